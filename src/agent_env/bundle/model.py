@@ -1,0 +1,131 @@
+"""What a bundle is once read: plain, frozen data. Nothing here touches the file system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Json = Any
+"""A parsed JSON value."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSettings:
+    """The sidecar `envs/<name>/agent-env.toml`: what only this toolkit reads. All keys are optional."""
+
+    command: tuple[str, ...] = ()
+    """argv of the env's server in the `process` sandbox; the first word `python` means the venv's own."""
+    requirements: str | None = None
+    """requirements file, relative to the env folder, of the `process` sandbox's venv and the graders'."""
+    isolation: str = "container"
+    preload: tuple[str, ...] = ()
+    start_timeout: float | None = None
+    """seconds from start to the card's first answer; None: the deploy deadline alone"""
+    memory: int | None = None
+    """bytes"""
+    cpus: float | None = None
+    pids: int | None = None
+    network: str = "none"
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    cap_add: tuple[str, ...] = ()
+    read_only: bool = False
+    on_tool_timeout: str = "mask"
+    on_oom: str = "mask"
+    on_turn_timeout: str = "mask"
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """`envs/<name>/`."""
+
+    name: str
+    path: Path
+    environment_name: str
+    """the name its card declares"""
+    digest: str
+    """sha256 hex over the build context; never depends on where the bundle lies"""
+    dockerfile: str = "Dockerfile"
+    """relative to `path`"""
+    image_ref: str | None = None
+    """a registry image in place of the Dockerfile"""
+    provider_type: str = "gateway"
+    settings: EnvSettings = EnvSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """`artifacts/<name>/`."""
+
+    name: str
+    path: Path
+    type: str
+    """file | file_artifact_universe | docker_image | environment | environment_universe | cli"""
+    files: tuple[str, ...]
+    """relative POSIX paths, sorted"""
+    config: Mapping[str, Json] = field(default_factory=dict)
+    """the other keys of artifact.toml"""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One element of a task file."""
+
+    id: str
+    type: str
+    depends_on: tuple[str, ...]
+    """resolved: an absent `depends_on` names every earlier step"""
+    fields: Mapping[str, Json]
+    """the type's own fields: everything but id, type, version, depends_on, fail_task_on_error, retry_config"""
+    fail_task_on_error: bool | None = None
+    """None: the step type's default"""
+    retry_config: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`tasks/<name>.json`."""
+
+    name: str
+    """the file stem"""
+    steps: tuple[Step, ...]
+    source: str
+    """path inside the bundle, for messages: `tasks/<name>.json`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Eval:
+    """`evals/<name>.toml`: a list of tasks; becomes a split."""
+
+    name: str
+    tasks: tuple[str, ...]
+    """task names"""
+    type: str = "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A folder of environments, tasks and graders, read and checked."""
+
+    name: str
+    path: Path
+    description: str
+    digest: str
+    """sha256 hex over every file that is part of the bundle"""
+    envs: Mapping[str, Env]
+    artifacts: Mapping[str, Artifact]
+    tasks: Mapping[str, Task]
+    """by name, in name order"""
+    evals: Mapping[str, Eval]
+    ignored: tuple[str, ...] = ()
+    """relative paths of entries that are not part of the format and were passed over"""
+
+    def splits(self) -> dict[str, tuple[Task, ...]]:
+        """`all` (every task, in name order) and one split per eval (in listed order)."""
+        splits = {"all": tuple(self.tasks.values())}
+        for entry in self.evals.values():
+            splits[entry.name] = tuple(self.tasks[name] for name in entry.tasks)
+        return splits

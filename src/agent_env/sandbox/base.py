@@ -1,0 +1,138 @@
+"""The contract between what runs environments and everything above it.
+
+A *provider* prepares an env once (builds its image, or its virtual environment) and then starts any number of
+sandboxes from it. A *sandbox* is one running env server. `start` returns as soon as the env's process runs; whether it
+answers yet is asked through its card (`agent_env.env.card`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from agent_env.bundle.model import Env
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `prepare` hands to `start`. `key` is equal for sandboxes that are interchangeable."""
+
+    env: Env
+    key: str
+    handle: str
+    """the provider's own: an image id, or a venv's folder"""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """One sandbox to start."""
+
+    prepared: Prepared
+    episode: str
+    """id of the episode it is for, for logs and the journal"""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """set on top of the env protocol's own variables"""
+    max_life: float = 86_400.0
+    """seconds after which anybody may remove it"""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxState:
+    """`exit_code` is None while it runs, or when nobody can know it."""
+
+    running: bool
+    exit_code: int | None = None
+    oom_killed: bool = False
+    stopped_by_us: bool = False
+    """we ended it (stop, or a deadline of ours), whatever the exit code says"""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """`timed_out`: the deadline passed and the whole process group was killed inside the sandbox."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    cut: bool = False
+    """output beyond the limit was dropped"""
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One running env server. Methods raise `EpisodeFailure` with the kind that fits."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def url(self) -> str:
+        """Base URL, without a trailing slash, that processes of this host (graders) can use."""
+        ...
+
+    @property
+    def authority(self) -> str:
+        """The `Host` header to send over `connect()`: `127.0.0.1:<port>`."""
+        ...
+
+    async def connect(self) -> socket.socket:
+        """A connected, non-blocking stream socket to the env's port. Raises OSError as `connect(2)` does."""
+        ...
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        input: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        output_limit: int = 1 << 20,
+    ) -> ExecResult: ...
+
+    async def put(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside, making its folders."""
+        ...
+
+    async def get(self, path: str, *, limit: int = 64 << 20) -> bytes: ...
+
+    async def logs(self, limit: int = 65_536) -> str:
+        """The last `limit` bytes of the env's stdout and stderr; starts with a marker line when cut."""
+        ...
+
+    async def state(self) -> SandboxState: ...
+
+    async def stop(self, grace: float = 2.0) -> None:
+        """End and remove it: SIGTERM, `grace` seconds, SIGKILL. Idempotent; a second call waits for the first."""
+        ...
+
+
+@runtime_checkable
+class SandboxProvider(Protocol):
+    """Where sandboxes run. `name` is what `--sandbox` takes."""
+
+    name: str
+
+    async def check(self) -> None:
+        """Raises `EpisodeFailure(PROVIDER_UNAVAILABLE)` when it can't start anything now."""
+        ...
+
+    async def prepare(self, env: Env) -> Prepared:
+        """Build what `start` needs. Done once per env digest, cached across processes, safe to call at once."""
+        ...
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """Start one. When cancelled or failed, nothing of it is left behind."""
+        ...
+
+    async def reap(self) -> int:
+        """Remove what dead owners left behind; returns how many."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop every sandbox that is still there and release the provider's own resources."""
+        ...
