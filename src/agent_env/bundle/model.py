@@ -94,6 +94,8 @@ class Task:
     steps: tuple[Step, ...]
     source: str
     """path inside the bundle, for messages: `tasks/<name>.json`"""
+    bundle: Bundle | None = field(default=None, repr=False, compare=False)
+    """the bundle it belongs to; set when the bundle is made"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,10 @@ class Bundle:
     evals: Mapping[str, Eval]
     ignored: tuple[str, ...] = ()
     """relative paths of entries that are not part of the format and were passed over"""
+
+    def __post_init__(self) -> None:
+        for task in self.tasks.values():
+            object.__setattr__(task, "bundle", self)
 
     def splits(self) -> dict[str, tuple[Task, ...]]:
         """`all` (every task, in name order) and one split per eval (in listed order)."""

@@ -1,0 +1,88 @@
+"""Steps that set an env up before the agent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_env.bundle import Bundle, Step
+from agent_env.env.data import call_extension
+from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.steps.context import DeployedEnv, RunContext
+from agent_env.steps.deploy import DeployEnv, unknown_env
+from agent_env.steps.registry import Phase, StepModel, register
+
+
+class Directive(BaseModel):
+    """One extension call. `service` is an environment's name, or `*` for every server of the env."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    service: str = "*"
+    environment: str | None = None
+    """the original takes this key for `service` too"""
+    uri: str
+    args: dict[str, Any] = {}
+
+    @property
+    def target(self) -> str:
+        return self.environment or self.service
+
+
+@register
+class ApplyServerConfig(StepModel):
+    """Calls extensions that the env's card advertises, in order."""
+
+    type_name: ClassVar[str] = "apply_server_config"
+    phase: ClassVar[Phase] = "load"
+
+    env_id: str
+    directives: list[Directive]
+    timeout_seconds: float = 30.0
+    tolerate_unadvertised: bool = False
+
+    def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+        if self.env_id not in bundle.envs:
+            yield unknown_env(bundle, self.env_id)
+            return
+        if not any(isinstance(step, DeployEnv) and step.env_id == self.env_id for step in earlier.values()):
+            yield f"env_id: no earlier deploy_env step deploys {self.env_id!r}"
+        served = bundle.envs[self.env_id].environment_name
+        for number, directive in enumerate(self.directives):
+            if directive.target not in ("*", served):
+                yield f"directives.{number}: env {self.env_id!r} serves {served!r}, not {directive.target!r}"
+
+    async def run(self, step: Step, context: RunContext) -> None:
+        deployed = context.envs[self.env_id]
+        started = time.monotonic()
+        limit = context.deadlines.load
+        try:
+            async with asyncio.timeout(limit):
+                for directive in self.directives:
+                    await self._apply(step, deployed, directive)
+        except TimeoutError:
+            raise EpisodeFailure(
+                FailureKind.LOAD_TIMEOUT, f"step {step.id!r}: not done after {limit:g} s (--load-timeout)"
+            ) from None
+        context.spent("load_s", time.monotonic() - started)
+
+    async def _apply(self, step: Step, deployed: DeployedEnv, directive: Directive) -> None:
+        if directive.uri not in deployed.card.extensions:
+            if self.tolerate_unadvertised:
+                return
+            advertised = ", ".join(deployed.card.extensions) or "none"
+            raise EpisodeFailure(
+                FailureKind.LOAD_FAILED,
+                f"step {step.id!r}: the card of {deployed.card.name!r} does not advertise {directive.uri!r} "
+                f"(it advertises: {advertised})",
+            )
+        try:
+            await call_extension(
+                deployed.http, deployed.card, directive.uri, directive.args, timeout=self.timeout_seconds
+            )
+        except EpisodeFailure as failure:
+            raise EpisodeFailure(failure.kind, f"step {step.id!r}: {failure.reason}") from failure
