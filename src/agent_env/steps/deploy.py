@@ -94,7 +94,7 @@ class DeployAgent(StepModel):
         }
     )
 
-    env_ids: list[str] = []
+    env_ids: tuple[str, ...] = ()
     env_step_id: str | None = None
     agent_name: str = "default-agent"
     system_prompt: str | None = None

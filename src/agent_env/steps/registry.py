@@ -50,15 +50,45 @@ Model = TypeVar("Model", bound=type[StepModel])
 _TYPES: dict[str, type[StepModel]] = {}
 
 ORIGINAL_TYPES = frozenset(
-    """
-    deploy_env deploy_agent install_agent deploy_human_agent deploy_sandbox run_docker_container load_artifact
-    add_skills apply_server_config modify_env_tool_access register_env_triggers register_agent_triggers sync_env_clock
-    peer_agents reset_env review run_code build_mcp_cli collect_artifacts snapshot_env snapshot_agent_state
-    teardown_sandboxes prompt_agent env_outcome_verifier agent_prompt_response_verifier rubrics_verifier verify_sandbox
-    run_container_unit_tests_verifier aggregate_verifiers verify_env_card verify_env_core_protocol
-    verify_mcp_tool_schema verify_spec_conformance verify_mcp_env_assessment validation_gate_aggregator
-    verify_universe_load_export_roundtrip combine_universe_verdicts
-    """.split()
+    {
+        "deploy_env",
+        "deploy_agent",
+        "install_agent",
+        "deploy_human_agent",
+        "deploy_sandbox",
+        "run_docker_container",
+        "load_artifact",
+        "add_skills",
+        "apply_server_config",
+        "modify_env_tool_access",
+        "register_env_triggers",
+        "register_agent_triggers",
+        "sync_env_clock",
+        "peer_agents",
+        "reset_env",
+        "review",
+        "run_code",
+        "build_mcp_cli",
+        "collect_artifacts",
+        "snapshot_env",
+        "snapshot_agent_state",
+        "teardown_sandboxes",
+        "prompt_agent",
+        "env_outcome_verifier",
+        "agent_prompt_response_verifier",
+        "rubrics_verifier",
+        "verify_sandbox",
+        "run_container_unit_tests_verifier",
+        "aggregate_verifiers",
+        "verify_env_card",
+        "verify_env_core_protocol",
+        "verify_mcp_tool_schema",
+        "verify_spec_conformance",
+        "verify_mcp_env_assessment",
+        "validation_gate_aggregator",
+        "verify_universe_load_export_roundtrip",
+        "combine_universe_verdicts",
+    }
 )
 """Step types of agentenv-framework 0.9.1364, and every type that starts with `verify_a2a_`."""
 

@@ -1,0 +1,65 @@
+"""Running an ASGI app under uvicorn on a socket that is bound first."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+from agent_env.errors import AgentEnvError, ConfigError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound stream socket, not yet listening.
+
+    Raises:
+        ConfigError: the host is no address, or the port is out of range.
+        AgentEnvError: the port is in use, or may not be bound.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}: ports are 0 to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host}: {error.strerror}") from None
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AgentEnvError(
+                f"port {port} on {host} is in use by another process: choose another --port, or 0 for a free one"
+            ) from None
+        raise AgentEnvError(f"can't listen on {host} port {port}: {error.strerror}") from None
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_app(app: Any, sock: socket.socket, what: str) -> None:
+    """Serve until SIGINT or SIGTERM; prints the URL once requests are answered. Raises AgentEnvError when it can't."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                print(f"{what} at {url_of(sock)}", flush=True)
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        backlog=4096,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=10,
+    )
+    server = Server(config)
+    server.run(sockets=[sock])
+    if not server.started:
+        raise AgentEnvError("the server could not start: see the log above")

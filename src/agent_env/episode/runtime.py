@@ -1,0 +1,95 @@
+"""What all episodes of a process share: the provider, the places, the graders, the deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from agent_env.bundle import Bundle, Env
+from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.grading.pool import GraderPool
+from agent_env.sandbox.base import Prepared, SandboxProvider
+from agent_env.sandbox.capacity import Capacity
+from agent_env.steps.context import Deadlines
+
+if TYPE_CHECKING:
+    from agent_env.episode.run import Episode
+
+log = logging.getLogger(__name__)
+
+_CHECK_EVERY = 5.0
+"""seconds that a provider's health is taken as known"""
+
+
+class Runtime:
+    """Owns everything below the episodes. Close it with `aclose()`; it waits for running teardowns."""
+
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        *,
+        capacity: Capacity | None = None,
+        grader: GraderPool | None = None,
+        deadlines: Deadlines | None = None,
+        prepared: Mapping[str, Prepared] | None = None,
+    ) -> None:
+        self.provider = provider
+        self.capacity = capacity or Capacity(8)
+        self.grader = grader or GraderPool()
+        self.deadlines = deadlines or Deadlines()
+        self.prepared: dict[str, Prepared] = dict(prepared or {})
+        """by env digest"""
+        self._episodes: set[Episode] = set()
+        self._checked = -_CHECK_EVERY
+
+    async def prepare(self, envs: Iterable[Env]) -> None:
+        """Build what the envs and the graders need.
+
+        Raises:
+            EpisodeFailure: the provider is away, or an env can't be built; the reason names the env.
+        """
+        await self.provider.check()
+        for env in envs:
+            if env.digest not in self.prepared:
+                log.info("preparing env %s (%s sandbox)", env.name, self.provider.name)
+                self.prepared[env.digest] = await self.provider.prepare(env)
+        await self.grader.prepare()
+
+    def prepared_for(self, bundle: Bundle, names: Iterable[str]) -> dict[str, Prepared]:
+        """What `prepare` made, by env name."""
+        return {name: self.prepared[bundle.envs[name].digest] for name in names}
+
+    async def check_provider(self) -> None:
+        """Raises `EpisodeFailure` when the provider can't start anything; asks it at most every few seconds."""
+        now = time.monotonic()
+        if now - self._checked >= _CHECK_EVERY:
+            await self.provider.check()
+            self._checked = now
+
+    def own(self, episode: Episode) -> None:
+        """Take an episode as ours to wait for."""
+        self._episodes.add(episode)
+
+    def disown(self, episode: Episode) -> None:
+        self._episodes.discard(episode)
+
+    async def aclose(self) -> None:
+        """Abandon what still runs, wait for every teardown, then release graders and provider."""
+        episodes = list(self._episodes)
+        for episode in episodes:
+            episode.begin_abandon("the server was stopped", FailureKind.SERVER_SHUTDOWN)
+        await asyncio.gather(*(episode.closed() for episode in episodes))
+        await self.grader.aclose()
+        await self.provider.aclose()
+
+
+def failure_of(error: BaseException) -> EpisodeFailure | None:
+    """The environment failure inside an exception or a group of them."""
+    if isinstance(error, EpisodeFailure):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := failure_of(inner))), None)
+    return None

@@ -1,0 +1,63 @@
+"""What to play: a task that has been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agent_env.bundle import Task
+from agent_env.episode.plan import TaskPlan, plan_task
+from agent_env.episode.run import Episode
+from agent_env.episode.runtime import Runtime
+from agent_env.errors import BundleError, EpisodeError
+
+
+class EpisodeSpec:
+    """A task as an episode: made by `from_task`, played by `start`."""
+
+    def __init__(self, plan: TaskPlan, *, turn_timeout: float | None = None) -> None:
+        self.plan = plan
+        self.turn_timeout = turn_timeout
+
+    @classmethod
+    def from_task(
+        cls,
+        task: Task,
+        *,
+        trainer_agents: Sequence[str] | None = None,
+        seed: Mapping[str, str] | None = None,
+        turn_timeout: float | None = None,
+    ) -> EpisodeSpec:
+        """Check a task of a loaded bundle.
+
+        `seed` replaces `<key>` in every string of every step; `turn_timeout` (seconds) overrides every prompt's own.
+
+        Raises:
+            BundleError: the task's steps are wrong.
+            EpisodeError: the task can't run as an episode; every reason is listed.
+        """
+        if task.bundle is None:
+            raise EpisodeError(f"task {task.name!r} belongs to no bundle: take it from load_bundle(...).tasks")
+        plan = plan_task(task, task.bundle, seed)
+        if plan.problems:
+            raise BundleError(plan.problems)
+        reasons = list(plan.unsupported)
+        if not plan.prompts:
+            reasons.append(f"{task.source}: it prompts no agent")
+        if trainer_agents is not None and plan.agent is not None and list(trainer_agents) != [plan.agent]:
+            reasons.append(f"{task.source}: trainer_agents {list(trainer_agents)} but it prompts {plan.agent!r}")
+        if reasons:
+            raise EpisodeError(f"task {task.name} can't run as an episode: " + "; ".join(reasons))
+        return cls(plan, turn_timeout=turn_timeout)
+
+    @property
+    def prompts(self) -> tuple[tuple[str, str | None], ...]:
+        """(prompt, system prompt) of each turn."""
+        return self.plan.prompts
+
+    @property
+    def trainer_agents(self) -> tuple[str, ...]:
+        return (self.plan.agent,) if self.plan.agent else ()
+
+    async def start(self, runtime: Runtime) -> Episode:
+        """Begin an episode; returns before any deploy. The runtime must have prepared the task's envs."""
+        return Episode(self.plan, runtime, turn_timeout=self.turn_timeout)
