@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from agent_env.commands.console import fail, key_values, set_up_logging
-from agent_env.steps.context import Deadlines
+from agent_env.limits import Deadlines
 
 
 def serve(

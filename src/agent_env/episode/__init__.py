@@ -6,7 +6,7 @@ from agent_env.episode.runtime import Runtime
 from agent_env.episode.spec import EpisodeSpec
 from agent_env.episode.turn import Turn
 from agent_env.errors import EpisodeError, EpisodeFailure
-from agent_env.steps.context import Deadlines
+from agent_env.limits import Deadlines
 
 __all__ = [
     "Deadlines",

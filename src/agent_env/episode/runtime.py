@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from agent_env.bundle import Bundle, Env
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.grading.pool import GraderPool
+from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
-from agent_env.steps.context import Deadlines
 
 if TYPE_CHECKING:
     from agent_env.episode.run import Episode

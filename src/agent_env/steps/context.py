@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_env.bundle import Bundle, Env
 from agent_env.env.card import Card
 from agent_env.env.http import EnvHttp
+from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
 
 if TYPE_CHECKING:
     from agent_env.steps.prompt import PromptAgent
 
 Json = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds each phase of an episode may take. The one place of these defaults."""
-
-    deploy: float = 180.0
-    load: float = 900.0
-    tool: float = 300.0
-    verify: float = 300.0
-    teardown: float = 120.0
-    turn: float | None = None
-    """overrides every prompt's own `timeout_seconds`"""
 
 
 @dataclass(slots=True)

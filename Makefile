@@ -1,0 +1,33 @@
+# make demo     the whole chain on GridSim: bundle, two servers, four policies, one table
+# make test     every test this machine can run (unit tests first)
+# make lint     ruff and mypy
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SANDBOX ?= auto
+export BASE_IMAGE BUILD_NETWORK
+
+.PHONY: demo test unit lint
+
+demo: $(VENV)/.installed
+	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
+
+test: unit
+	$(BIN)/python -m pytest -m "integration or docker or verifiers"
+
+unit: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "not integration and not docker and not verifiers"
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "agent-env needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
