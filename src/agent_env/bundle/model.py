@@ -54,6 +54,35 @@ class Env:
     """a registry image in place of the Dockerfile"""
     provider_type: str = "gateway"
     settings: EnvSettings = EnvSettings()
+    type: str = "mcp_server"
+    """mcp_server | multi | website | computer_driver; only the first can be deployed"""
+    context: Path | None = None
+    """the build context when it is not `path`: the folder of the image artifact that `image` names"""
+    config: Mapping[str, Json] = field(default_factory=dict)
+    """env.toml's keys of the other types"""
+    id: str | None = None
+    """declared in env.toml"""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """`agents/<name>/`: read and checked, not run; episodes are played by the trainer's agent."""
+
+    name: str
+    path: Path
+    image_ref: str | None = None
+    default_env_vars: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """`skills/<name>/`: read and checked, not run."""
+
+    name: str
+    path: Path
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +97,8 @@ class Artifact:
     """relative POSIX paths, sorted"""
     config: Mapping[str, Json] = field(default_factory=dict)
     """the other keys of artifact.toml"""
+    id: str | None = None
+    """declared in artifact.toml"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +137,7 @@ class Eval:
     tasks: tuple[str, ...]
     """task names"""
     type: str = "eval"
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +156,12 @@ class Bundle:
     evals: Mapping[str, Eval]
     ignored: tuple[str, ...] = ()
     """relative paths of entries that are not part of the format and were passed over"""
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """aliases.toml: short id -> `envs/<name>` or `agents/<name>` of this bundle"""
+    id_root: str = "@local"
+    """what the ids of entities that declare none begin with"""
 
     def __post_init__(self) -> None:
         for task in self.tasks.values():
