@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -135,6 +136,23 @@ def test_a_write_that_fails_leaves_the_earlier_bundle(
         write_bundle(folder, days=few)
     assert contents(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_earlier_bundle_comes_back_when_the_new_one_can_not_be_moved_in(
+    tmp_path: Path, few: tuple[Day, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_bundle(tmp_path / "a", days=few)
+    before, replace = contents(folder), os.replace
+
+    def refuse_new(source: Path, target: Path) -> None:
+        if source.name == "new":
+            raise OSError(13, "Permission denied")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_new)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        write_bundle(folder, days=few[:1])
+    assert contents(folder) == before
 
 
 def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path: Path, few: tuple[Day, ...]) -> None:
