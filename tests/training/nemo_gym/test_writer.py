@@ -11,9 +11,6 @@ from stubs.stub_taskapi import SUBMIT, StubTaskApi, served, task
 from agent_env.training.nemo_gym.cli import main
 from agent_env.training.nemo_gym.folder import read_folder
 
-    "ignore::DeprecationWarning:uvicorn.*", "ignore::DeprecationWarning:websockets.*"
-)
-
 
 def stub(**fields: Any) -> StubTaskApi:
     train = [task(f"train-{number:04}") for number in range(7)]

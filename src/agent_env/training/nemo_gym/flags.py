@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def guarded(command: Callable[[], int], *, debug: bool) -> int:
-    """Runs a command: an error of ours becomes one line and exit code 1, Ctrl-C 130. `debug` shows the traceback too."""
+    """Runs a command: an error of ours becomes one line and exit code 1, Ctrl-C 130. `debug`: with traceback."""
     try:
         return command()
     except AgentEnvError as error:
