@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.bundle import load_bundle
 from agent_env.errors import ConfigError
 from agent_env.examples.gridsim import bundle
 from agent_env.examples.gridsim.bundle import SYSTEM_PROMPT, write_bundle
@@ -159,3 +160,11 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_made(tmp_path: Path, 
     (tmp_path / "empty").mkdir()
     assert (write_bundle(tmp_path / "empty", days=few) / "README.md").is_file()
     assert (write_bundle(tmp_path / "x" / "y" / "z", days=few) / "README.md").is_file()
+
+
+def test_the_bundle_reader_finds_nothing_wrong(tmp_path: Path, few: tuple[Day, ...]) -> None:
+    read = load_bundle(write_bundle(tmp_path / "gridsim-v1", days=few))
+    assert read.description.startswith("GridSim: ")
+    assert {split: len(tasks) for split, tasks in read.splits().items()} == {"all": 5, "train": 3, "eval": 2}
+    assert read.envs["gridsim"].settings.command == ("python", "server.py")
+    assert read.ignored == ()
