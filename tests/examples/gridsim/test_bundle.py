@@ -107,6 +107,21 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path, few: tupl
     assert (tmp_path / name).read_text() == "mine"
 
 
+def test_a_folder_that_holds_only_folders_is_not_empty(tmp_path: Path, few: tuple[Day, ...]) -> None:
+    (tmp_path / "plans" / "2026").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"holds plans"):
+        write_bundle(tmp_path, days=few)
+
+
+def test_a_bundle_that_was_run_in_place_can_be_written_again(tmp_path: Path, few: tuple[Day, ...]) -> None:
+    folder = write_bundle(tmp_path / "a", days=few)
+    cached = folder / "envs" / "gridsim" / "__pycache__" / "server.cpython-311.pyc"
+    cached.parent.mkdir()
+    cached.write_bytes(b"")
+    write_bundle(folder, days=few)
+    assert not cached.exists()
+
+
 def test_an_own_file_in_a_written_bundle_is_not_overwritten(tmp_path: Path, few: tuple[Day, ...]) -> None:
     folder = write_bundle(tmp_path / "a", days=few)
     (folder / "tasks" / "mine.json").write_text("[]")

@@ -59,7 +59,7 @@ Written by `agent-env example gridsim`. Writing again replaces the whole folder.
 _MARK = "GridSim: run one grid battery"
 _OURS = re.compile(
     r"README\.md|artifacts/verify/verify\.py|envs/gridsim/[^/]+|evals/(train|eval)\.toml|tasks/(train|eval)-\d{4}\.json"
-    r"|(.+/)?__pycache__/[^/]+"
+    r"|artifacts(/verify)?|envs(/gridsim)?|evals|tasks|(.+/)?__pycache__(/[^/]+)?"
 )
 
 
@@ -109,7 +109,7 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ConfigError(f"{folder} is a file: name a folder for the bundle")
-    held = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    held = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
     foreign = [name for name in held if not _OURS.fullmatch(name)]
     readme = folder / "README.md"
     ours = readme.is_file() and readme.read_bytes().startswith(_MARK.encode())
