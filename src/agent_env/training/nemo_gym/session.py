@@ -1,0 +1,335 @@
+"""One rollout's session: seed, calls, verify, close. Nothing here knows HTTP, so that every shell can use it.
+
+    WAITING --place--> STARTING --ready--> PLAYING --last turn ended--> ENDED
+       any of these --the environment failed, the session was closed or expired--> FAILED
+
+A lock keeps the calls of a session in order. Work that began goes on when its caller is gone: a tool call bounded by
+its own deadline, a verify to its end, whose verdict answers the retry too. What an episode was worth is decided once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.training.nemo_gym.background import Background
+from agent_env.training.nemo_gym.idle import IdleClock
+from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink, Started, TurnReply, measured
+from agent_env.training.nemo_gym.options import ServeOptions
+from agent_env.training.nemo_gym.output import cut
+from agent_env.training.nemo_gym.tally import Tally
+from agent_env.training.nemo_gym.toolsets import Toolset, Toolsets
+from agent_env.training.nemo_gym.upstream import Server, Upstream, check_name
+from agent_env.training.nemo_gym.wire import Row, Verdict, WireError
+
+Json = Any
+log = logging.getLogger("agent_env.serve")
+
+NO_FURTHER_PROMPT = "There is no further prompt: this is the last turn. Reply without a tool call to end it."
+_MOST_TURNS = 1000
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    PLAYING = "playing"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+class ToolText:
+    """What a tool call is answered with. The status is for people; every client shows the model the text alone."""
+
+    __slots__ = ("status", "text")
+
+    def __init__(self, text: str, status: int = 200) -> None:
+        self.text = text
+        self.status = status
+
+
+class Ground:
+    """What all sessions of a server share."""
+
+    def __init__(self, options: ServeOptions, upstream: Upstream, toolsets: Toolsets, tally: Tally) -> None:
+        self.options = options
+        self.upstream = upstream
+        self.toolsets = toolsets
+        self.tally = tally
+        self.background = Background()
+
+
+class Session:
+    def __init__(self, row: Row, ground: Ground, idle: IdleClock, episode: tuple[str, int] | None = None) -> None:
+        self.cookie = secrets.token_urlsafe(32)
+        self.id = secrets.token_hex(4)
+        """For logs and reports; names the session but opens nothing."""
+        self.row = row
+        self.episode = episode
+        self.typed_id: str | None = None
+        self.seeders = 0
+        """Requests that wait for the seed's answer: a retrying client may send a second one."""
+        self.idle = idle
+        self.state = State.WAITING
+        self.failure: EpisodeFailure | None = None
+        self.verdict: Verdict | None = None
+        self.wait_s = 0.0
+        self._ground = ground
+        self._options = ground.options
+        self._link: EpisodeLink | None = None
+        self._server: Server | None = None
+        self._turns: int | None = None
+        self._turn = 1
+        self._toolset: Toolset | None = None
+        self._end: TurnReply | None = None
+        self._running_tool: str | None = None
+        self.failed_tool: str | None = None
+        self._row_fault: WireError | None = None
+        self._placed = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._verifying: asyncio.Task[Verdict] | None = None
+        self._start_task = ground.background.start(self._start())
+
+    @property
+    def task(self) -> str:
+        return self.row.name or f"{self.row.split}/{self.row.index}"
+
+    @property
+    def waiting(self) -> bool:
+        return self.state is State.WAITING
+
+    async def placed(self) -> None:
+        """Returns when the episode has its place and has begun to start. Raises what stopped it: EpisodeFailure when
+        the environment did, WireError when the row is wrong."""
+        await self._placed.wait()
+        if self._row_fault is not None:
+            raise self._row_fault
+        if self.failure is not None:
+            raise self.failure
+
+    async def call(self, tool: str, arguments: str) -> ToolText:
+        return await self._ground.background.finish(self._call(tool, arguments))
+
+    async def verify(self, final_text: str) -> Verdict:
+        """The verdict, decided once: whoever asks again gets the same."""
+        if self.verdict is not None:
+            return self.verdict
+        if self._verifying is None:
+            self._verifying = self._ground.background.start(self._verify(final_text))
+        return await asyncio.shield(self._verifying)
+
+    def fail(self, kind: FailureKind, reason: str) -> None:
+        """Ends the session where it stands and gives its place back. What was decided before stays."""
+        self._fail(EpisodeFailure(kind, reason))
+
+    # the start
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            link, started, server = await self._ground.upstream.open(self.row)
+            self._take(link, started, server)
+            self.wait_s = loop.time() - began
+            self._ground.tally.waited(self.wait_s)
+            if started.task is not None:
+                check_name(self.row, started.task)
+            self.state = State.STARTING
+            self._placed.set()
+            self._toolset = self._ground.toolsets.of(self.row, await link.tools(self._options.start_limit), self._turns)
+        except WireError as fault:
+            self._row_fault = fault
+            self._fail(EpisodeFailure(FailureKind.CANCELLED, f"the row is wrong: {fault}"))
+        except EpisodeFailure as failure:
+            self._fail(failure)
+        else:
+            if self.state is State.STARTING:
+                self.state = State.PLAYING
+            self._ready.set()
+
+    def _take(self, link: EpisodeLink, started: Started, server: Server) -> None:
+        self._link, self._server, self._turns = link, server, started.turns
+        server.sessions += 1
+        self._ground.toolsets.check_digest(started.digest)
+
+    async def _until_ready(self) -> None:
+        """Waits for a start under way as long as a client can be kept waiting; past that the episode has failed."""
+        if self._ready.is_set():
+            return
+        wait = self._options.ready_wait
+        try:
+            async with asyncio.timeout(wait):
+                await self._ready.wait()
+        except TimeoutError:
+            self.fail(FailureKind.DEPLOY_TIMEOUT, f"the env was not ready after {wait:g} s (--ready-wait)")
+
+    async def _turn_to_work(self) -> bool:
+        """Waits until the calls before this one are over. False when they take too long."""
+        try:
+            async with asyncio.timeout(self._options.ready_wait):
+                await self._lock.acquire()
+        except TimeoutError:
+            return False
+        return True
+
+    # the calls
+
+    async def _call(self, tool: str, arguments: str) -> ToolText:
+        if not await self._turn_to_work():
+            return ToolText("An earlier tool call of this rollout is still running, so this one was not made.")
+        try:
+            await self._until_ready()
+            if self._link is None or self._toolset is None or self.state is not State.PLAYING:
+                return ToolText(self._why_not())
+            return await self._play(self._link, self._toolset, tool, arguments)
+        finally:
+            self._lock.release()
+
+    async def _play(self, link: EpisodeLink, toolset: Toolset, tool: str, arguments: str) -> ToolText:
+        if tool == END_TURN:
+            return await self._end_turn(link, arguments)
+        name = toolset.resolve(tool)
+        if name is None:
+            return ToolText(f"There is no tool {tool!r}. The tools are: {', '.join(toolset.shown)}.", 404)
+        self._running_tool = tool
+        try:
+            reply = await link.call(name, arguments, self._options.tool_limit)
+        except EpisodeFailure as failure:
+            self._fail(failure)
+            return ToolText(self._why_not())
+        finally:
+            self._running_tool = None
+        text = cut(reply.text, self._options.max_output)
+        return ToolText(text, 404 if reply.error == "tool_not_found" else 200)
+
+    async def _end_turn(self, link: EpisodeLink, arguments: str) -> ToolText:
+        response = orjson.loads(arguments).get("response", "")
+        if not isinstance(response, str):
+            return ToolText("end_turn: response must be a text.", 422)
+        if self._turns is not None and self._turn >= self._turns:
+            return ToolText(NO_FURTHER_PROMPT)
+        try:
+            reply = await self._next_turn(link, response, self._options.longest_answer - self._options.ready_wait)
+        except EpisodeFailure as failure:
+            self._fail(failure)
+            return ToolText(self._why_not())
+        return ToolText(NO_FURTHER_PROMPT if reply.done else cut(reply.text, self._options.max_output))
+
+    async def _next_turn(self, link: EpisodeLink, response: str, timeout: float) -> TurnReply:
+        reply = await link.end_turn(response, timeout)
+        self._turn += 1
+        if reply.done:
+            self._end = reply
+            if self.state is State.PLAYING:
+                self.state = State.ENDED
+            self._release()
+        return reply
+
+    def _why_not(self) -> str:
+        if self.verdict is not None and not self.verdict.masked:
+            return "This rollout was verified already, so no tool can be called any more."
+        if self.failure is not None:
+            reason = cut(self.failure.reason, 300)
+            return f"The environment failed, so no tool can be called any more ({self.failure.kind.value}: {reason})."
+        return "The episode has ended, so no tool can be called any more: reply without a tool call."
+
+    # the verdict
+
+    async def _verify(self, final_text: str) -> Verdict:
+        if await self._turn_to_work():
+            try:
+                await self._until_ready()
+                if self._link is not None and self.state is State.PLAYING:
+                    await self._play_out(self._link, final_text)
+            finally:
+                self._lock.release()
+        else:
+            running = self._running_tool or "of the rollout"
+            self.fail(FailureKind.TOOL_TIMEOUT, f"the tool call {running} was still running when it was verified")
+        self.verdict = self._decide()
+        self._release()
+        return self.verdict
+
+    async def _play_out(self, link: EpisodeLink, final_text: str) -> None:
+        """Ends the open turn with the reply, those after it with an empty one."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.verify_limit
+        response = final_text
+        try:
+            for _ in range(_MOST_TURNS):
+                if (await self._next_turn(link, response, max(until - loop.time(), 0.0))).done:
+                    return
+                response = ""
+            raise EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"the episode goes on after {_MOST_TURNS} turns")
+        except EpisodeFailure as failure:
+            self._fail(failure)
+
+    def _decide(self) -> Verdict:
+        end = self._end
+        if end is None:
+            failure = self.failure or EpisodeFailure(FailureKind.CANCELLED, "the episode ended without an outcome")
+            return self._masked(failure.kind, failure.reason)
+        reward = measured(end.reward)
+        if reward is None and end.reward is None:
+            return self._masked(FailureKind.NO_SCORE, "the episode ended without a reward")
+        if reward is None:
+            return self._masked(FailureKind.SCORE_NOT_FINITE, f"the reward is {end.reward!r}")
+        return Verdict(
+            reward=reward,
+            episode_id=end.episode_id or self.id,
+            scores=end.scores,
+            turns_played=end.turns_played if end.turns_played is not None else self._turn - 1,
+            tools_changed=self._tools_changed,
+            timings={"wait_s": self.wait_s, **end.timings},
+        )
+
+    def _masked(self, kind: FailureKind, reason: str) -> Verdict:
+        end = self._end
+        return Verdict(
+            kind=kind,
+            reason=reason,
+            episode_id=(end.episode_id if end else None) or self.id,
+            scores=end.scores if end else {},
+            turns_played=self._turn - 1,
+            tools_changed=self._tools_changed,
+            timings={"wait_s": self.wait_s, **(end.timings if end else {})},
+        )
+
+    @property
+    def _tools_changed(self) -> bool:
+        return self._toolset is not None and self._toolset.changed_for(self.row)
+
+    # the end
+
+    def _fail(self, failure: EpisodeFailure) -> None:
+        if self.failure is None and self._end is None and self.verdict is None:
+            self.failure = EpisodeFailure(failure.kind, _one_line(failure.reason))
+            self.state = State.FAILED
+            self.failed_tool = self._running_tool
+            where = f" in the tool {self._running_tool}" if self._running_tool else ""
+            log.info("session %s of %s failed%s: %s", self.id, self.task, where, self.failure)
+        self._placed.set()
+        self._ready.set()
+        self._release()
+
+    def _release(self) -> None:
+        """Gives the place back. The episode's teardown is the OpenEnv server's, and nobody waits for it here."""
+        if self._start_task is not asyncio.current_task():
+            self._start_task.cancel()
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if self._server is not None:
+            self._server.sessions -= 1
+        self._ground.tally.ended()
+        self._ground.background.start(link.close())
+
+
+def _one_line(reason: str) -> str:
+    return " ".join(cut(reason, 2000).encode("utf-8", "replace").decode().split())
