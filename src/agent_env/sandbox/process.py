@@ -44,6 +44,8 @@ _INHERITED = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""signals that a process does not raise by its own faults"""
 _CMD = re.compile(r"^\s*CMD\s+(\[.*\])\s*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -334,15 +336,20 @@ def _state(end: Exit, *, asked: bool) -> SandboxState:
     by_us = asked or end.stopped or end.timed_out
     if end.code is None:
         detail = "its keeper process was killed" if end.keeper_lost else "killed"
-        return SandboxState(running=False, stopped_by_us=by_us, detail=detail)
+        return SandboxState(running=False, stopped_by_us=by_us, lost=not by_us, detail=detail)
     if end.timed_out:
         detail = "its longest life was over"
     elif end.code < 0:
         detail = f"killed by {_signal_name(-end.code)}"
     else:
         detail = f"exit code {end.code}"
-    code = end.code if end.code >= 0 else 128 - end.code
-    return SandboxState(running=False, exit_code=code, stopped_by_us=by_us, detail=detail)
+    return SandboxState(
+        running=False,
+        exit_code=end.code if end.code >= 0 else 128 - end.code,
+        stopped_by_us=by_us,
+        lost=not by_us and -end.code in _FROM_OUTSIDE,
+        detail=detail,
+    )
 
 
 def _signal_name(number: int) -> str:
