@@ -17,7 +17,7 @@ from stubs.stub_taskapi import served
 from agent_env.errors import ConfigError
 from agent_env.training.nemo_gym.client import Rollout, RolloutClient, RolloutResult
 from agent_env.training.nemo_gym.rows import Row
-from agent_env.training.nemo_gym.transport import Answer, cookie_header
+from agent_env.training.nemo_gym.transport import Answer, TransportError, cookie_header
 
 pytestmark = pytest.mark.anyio
 
@@ -370,10 +370,10 @@ async def test_a_tool_whose_connection_is_cut_reads_as_verifiers_says_it() -> No
         assert await play.call("submit", {}) == "Server disconnected without sending a response."
 
 
-async def test_a_server_that_is_down_is_a_config_error_that_names_it() -> None:
+async def test_a_server_that_is_down_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(ConfigError, match=f"no server answers at {url}"):
+    with pytest.raises(TransportError, match=f"no server answers at {url}"):
         await RolloutClient(url).check()
     result = await RolloutClient(url).play(row(), answer_half)
     assert result.error is not None

@@ -159,7 +159,7 @@ def test_rows_that_can_not_be_played_are_one_clear_line(
     if content is not None:
         rows.write_bytes(content)
     stub = StubResources()
-    assert play(stub, rows, "--policy", "my_policies:half") == 1
+    assert play(stub, rows, "--policy", "my_policies:half") == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"error: {rows}")
@@ -189,7 +189,7 @@ def test_an_unknown_policy_is_one_clear_line(
     rows: Path, capsys: pytest.CaptureFixture[str], policy: str, said: str
 ) -> None:
     stub = StubResources()
-    assert play(stub, rows, "--policy", f"my_policies:half,{policy}") == 1
+    assert play(stub, rows, "--policy", f"my_policies:half,{policy}") == 2
     assert said in capsys.readouterr().err
     assert stub.seen == []
 
@@ -204,7 +204,7 @@ def test_a_server_that_is_down_is_one_clear_line(rows: Path, capsys: pytest.Capt
 def test_a_file_that_can_not_be_written_is_one_clear_line(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert play(StubResources(), rows, "--policy", "my_policies:half", "--out", str(tmp_path)) == 1
+    assert play(StubResources(), rows, "--policy", "my_policies:half", "--out", str(tmp_path)) == 2
     assert f"error: {tmp_path}: can't write the rollouts" in capsys.readouterr().err
 
 
@@ -214,14 +214,11 @@ def test_a_file_that_can_not_be_written_is_one_clear_line(
         [],
         ["--policy", "idle", "--limit", "0"],
         ["--policy", "idle", "--note", "nothing"],
-        ["--policy", "idle", "--note", "policies=x"],
         ["--policy", "idle", "--request-timeout", "nan"],
     ],
 )
 def test_wrong_usage_exits_with_two(rows: Path, flags: list[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["play", "http://127.0.0.1:1", "--rows", str(rows), *flags])
-    assert stop.value.code == 2
+    assert main(["play", "http://127.0.0.1:1", "--rows", str(rows), *flags]) == 2
 
 
 def test_a_token_is_sent_as_bearer(rows: Path, tmp_path: Path) -> None:

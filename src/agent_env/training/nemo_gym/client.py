@@ -170,7 +170,7 @@ class RolloutClient:
         self._max_turns = max_turns
 
     async def check(self) -> None:
-        """Raises ConfigError when no server listens at the URL."""
+        """Raises TransportError when no server listens at the URL."""
         await self._http.check()
 
     async def aclose(self) -> None:

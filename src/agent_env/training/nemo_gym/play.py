@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
 import inspect
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated, Any
 
 import orjson
+import typer
 
+from agent_env.commands.console import key_values
 from agent_env.errors import ConfigError
 from agent_env.training.nemo_gym.client import Policy, RolloutClient, RolloutResult
-from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
+from agent_env.training.nemo_gym.command_line import read_token, run, say
 from agent_env.training.nemo_gym.progress import Advance, progress
 from agent_env.training.nemo_gym.report import faults, rewards_of, summary_of, table
 from agent_env.training.nemo_gym.rows import Row, read_rows
 
+Json = Any
+
 _GRIDSIM = "agent_env.examples.gridsim.policies"
 _KNOWN = ("idle", "greedy", "optimal", "random", "broken")
-_EXAMPLES = """\
-  python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows eval.jsonl --policy idle,greedy,optimal
-  python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows train.jsonl --policy mine:clever \\
-    --limit 64 --repeats 8 --concurrency 32 --out rollouts.jsonl
-"""
 
 
 @dataclass(slots=True)
 class Played:
-    """The rollouts of each policy, and how long each took in all."""
+    """The rollouts of each policy, and how many seconds each policy took in all."""
 
     results: dict[str, list[RolloutResult]] = field(default_factory=dict)
     walls: dict[str, float] = field(default_factory=dict)
@@ -42,11 +40,154 @@ class Played:
     def clean(self) -> bool:
         return all(result.measured for played in self.results.values() for result in played)
 
+    def summary(self) -> dict[str, dict[str, Json]]:
+        return {name: summary_of(results, self.walls[name]) for name, results in self.results.items()}
 
-def play_command(argv: Sequence[str]) -> int:
-    """0 when every rollout was measured, 1 when one failed or was masked."""
-    arguments = _parser().parse(argv)
-    return guarded(lambda: asyncio.run(_play(arguments)), debug=arguments.debug)
+    def recorder(self, policy: str, log: IO[bytes] | None, advance: Advance) -> Advance:
+        """Takes the results of a policy that begins now."""
+        results = self.results[policy] = []
+        self.walls[policy] = 0.0
+        started = time.perf_counter()
+
+        def ended(result: RolloutResult) -> None:
+            results.append(result)
+            self.walls[policy] = time.perf_counter() - started
+            if log:
+                log.write(orjson.dumps(_rounded(result), option=orjson.OPT_APPEND_NEWLINE))
+                log.flush()
+            advance(result)
+
+        return ended
+
+
+def play_command(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The resources server.")],
+    rows: Annotated[Path, typer.Option(envvar="AGENT_ENV_ROWS", metavar="FILE", help="JSON Lines file of rows.")],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            envvar="AGENT_ENV_POLICY",
+            metavar="NAME[,NAME]",
+            help="idle, greedy, optimal, random, broken (GridSim's), or module:function; repeatable.",
+        ),
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option(envvar="AGENT_ENV_LIMIT", min=1, help="The first so many rows.", show_default="all"),
+    ] = None,
+    repeats: Annotated[int, typer.Option(envvar="AGENT_ENV_REPEATS", min=1, help="Rollouts of each row.")] = 1,
+    concurrency: Annotated[int, typer.Option(envvar="AGENT_ENV_CONCURRENCY", min=1, help="Rollouts at once.")] = 8,
+    seed: Annotated[int, typer.Option(envvar="AGENT_ENV_SEED", help="Seeds every rollout's own random numbers.")] = 0,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(envvar="AGENT_ENV_MAX_TURNS", min=1, help="Cap on model turns.", show_default="none"),
+    ] = None,
+    request_timeout: Annotated[
+        float, typer.Option(envvar="AGENT_ENV_REQUEST_TIMEOUT", min=0.001, help="Seconds to wait for the next byte.")
+    ] = 600.0,
+    out: Annotated[
+        Path | None, typer.Option(envvar="AGENT_ENV_OUT", help="Write each result there, as JSON Lines.")
+    ] = None,
+    summary: Annotated[
+        Path | None, typer.Option(envvar="AGENT_ENV_SUMMARY", help="Write the means there, as JSON.")
+    ] = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(envvar="AGENT_ENV_NOTE", metavar="KEY=VALUE", help="Put this in the summary; repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(envvar="AGENT_ENV_PLOT", metavar="DIR", help="Write pictures there.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="AGENT_ENV_TOKEN_FILE", help="A file with the server's bearer token.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Play rows against a resources server as verifiers does, with policies in place of a model.
+
+    Exits with 1 when a rollout failed or was masked.
+
+    Examples:
+
+      python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows eval.jsonl --policy idle,greedy,optimal
+
+      python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows train.jsonl --policy mine:clever --limit 8
+    """
+    bearer = read_token(token_file)
+    client = RolloutClient(
+        url,
+        request_timeout=request_timeout,
+        headers={"Authorization": f"Bearer {bearer}"} if bearer else None,
+        seed=seed,
+        max_turns=max_turns,
+    )
+    names = list(dict.fromkeys(name for given in policy for part in given.split(",") if (name := part.strip())))
+    notes = key_values(note or [], "--note")
+    played = run(
+        play_policies(client, read_rows(rows, limit), names, repeats=repeats, concurrency=concurrency, out=out)
+    )
+    if summary:
+        _write(summary, {**notes, "policies": played.summary()})
+    if plot:
+        from agent_env.training.nemo_gym.plots import plot_rewards
+
+        rewards = {name: rewards_of(results) for name, results in played.results.items()}
+        say(f"wrote {plot_rewards(plot / 'rewards.png', rewards)}")
+    if not played.clean:
+        raise typer.Exit(1)
+
+
+async def play_policies(
+    client: RolloutClient,
+    rows: Sequence[Row],
+    policies: Sequence[str],
+    *,
+    repeats: int = 1,
+    concurrency: int = 8,
+    out: Path | None = None,
+) -> Played:
+    """Plays the rows with one policy after the other, and prints the table, also of what a cancelled play got done."""
+    functions = {name: find_policy(name) for name in policies}
+    await client.check()
+    played = Played()
+    try:
+        with _log(out) as log:
+            for name, function in functions.items():
+                with progress(name, len(rows) * repeats) as advance:
+                    ended = played.recorder(name, log, advance)
+                    await play_rows(client, rows, name, function, repeats=repeats, concurrency=concurrency, ended=ended)
+    finally:
+        await client.aclose()
+        if any(played.results.values()):
+            print(table(played.results, played.walls))
+        for line in faults(played.results):
+            say(line)
+    return played
+
+
+async def play_rows(
+    client: RolloutClient,
+    rows: Sequence[Row],
+    name: str,
+    policy: Policy,
+    *,
+    repeats: int,
+    concurrency: int,
+    ended: Advance,
+) -> None:
+    """Plays each row `repeats` times, `concurrency` at once; `ended` gets every result as it comes."""
+    jobs = iter([(row, repeat) for row in rows for repeat in range(repeats)])
+
+    async def worker() -> None:
+        for row, repeat in jobs:
+            ended(await client.play(row, policy, name=name, repeat=repeat))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(rows) * repeats)):
+                group.create_task(worker())
+    except* OSError as errors:  # `ended` could not write
+        raise errors.exceptions[0] from None
 
 
 def find_policy(name: str) -> Policy:
@@ -68,99 +209,18 @@ def find_policy(name: str) -> Policy:
     return found
 
 
-async def play_rows(
-    client: RolloutClient, rows: Sequence[Row], policy: str, *, repeats: int, concurrency: int, ended: Advance
-) -> None:
-    """Plays each row `repeats` times, `concurrency` at once; `ended` gets every result as it comes."""
-    function = find_policy(policy)
-    jobs = iter([(row, repeat) for row in rows for repeat in range(repeats)])
-
-    async def worker() -> None:
-        for row, repeat in jobs:
-            ended(await client.play(row, function, name=policy, repeat=repeat))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(rows) * repeats)):
-            group.create_task(worker())
-
-
-async def _play(arguments: argparse.Namespace) -> int:
-    policies = list(dict.fromkeys(name.strip() for given in arguments.policy for name in given.split(",")))
-    for name in policies:
-        find_policy(name)
-    rows = read_rows(Path(arguments.rows), arguments.limit)
-    bearer = token(arguments.token_file)
-    client = RolloutClient(
-        arguments.url,
-        request_timeout=arguments.request_timeout,
-        headers={"Authorization": f"Bearer {bearer}"} if bearer else None,
-        seed=arguments.seed,
-        max_turns=arguments.max_turns,
-    )
-    await client.check()
-    played = Played()
-    try:
-        with _log(arguments.out) as log:
-            for name in policies:
-                await _play_policy(client, rows, name, arguments, played, log)
-    finally:
-        await client.aclose()
-        if any(played.results.values()):
-            print(table(played.results, played.walls))
-            for line in faults(played.results):
-                say(line)
-    if arguments.summary:
-        _write(Path(arguments.summary), _summary(played, dict(arguments.note)))
-    if arguments.plot:
-        from agent_env.training.nemo_gym.plots import plot_rewards
-
-        rewards = {name: rewards_of(results) for name, results in played.results.items()}
-        say(f"wrote {plot_rewards(Path(arguments.plot) / 'rewards.png', rewards)}")
-    return OK if played.clean else FAILED
-
-
-async def _play_policy(
-    client: RolloutClient,
-    rows: Sequence[Row],
-    name: str,
-    arguments: argparse.Namespace,
-    played: Played,
-    log: IO[bytes] | None,
-) -> None:
-    results = played.results[name] = []
-    played.walls[name] = 0.0
-    started = time.perf_counter()
-    with progress(name, len(rows) * arguments.repeats) as advance:
-
-        def ended(result: RolloutResult) -> None:
-            results.append(result)
-            if log:
-                log.write(orjson.dumps(_rounded(result), option=orjson.OPT_APPEND_NEWLINE))
-                log.flush()
-            played.walls[name] = time.perf_counter() - started
-            advance(result)
-
-        await play_rows(client, rows, name, repeats=arguments.repeats, concurrency=arguments.concurrency, ended=ended)
-
-
 def _rounded(result: RolloutResult) -> dict[str, object]:
     return asdict(result) | {"seconds": {phase: round(value, 6) for phase, value in result.seconds.items()}}
 
 
-def _summary(played: Played, notes: Mapping[str, str]) -> dict[str, object]:
-    entries = {name: summary_of(results, played.walls[name]) for name, results in played.results.items()}
-    return {**notes, "policies": entries}
-
-
 @contextmanager
-def _log(path: str | None) -> Iterator[IO[bytes] | None]:
+def _log(path: Path | None) -> Iterator[IO[bytes] | None]:
     if path is None:
         yield None
         return
-    target = Path(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("wb")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
     except OSError as error:
         raise ConfigError(f"{path}: can't write the rollouts: {error.strerror or error}") from None
     with file:
@@ -173,36 +233,3 @@ def _write(path: Path, content: object) -> None:
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     except OSError as error:
         raise ConfigError(f"{path}: can't write the summary: {error.strerror or error}") from None
-
-
-def _parser() -> Parser:
-    parser = Parser("play", "Plays rows against a resources server with policies in place of a model.", _EXAMPLES)
-    parser.add_argument("url", metavar="URL", help="the resources server")
-    parser.flag("--rows", metavar="FILE", required=True, help="JSON Lines file of rows")
-    parser.flag(
-        "--policy",
-        metavar="NAME[,NAME]",
-        action="append",
-        required=True,
-        help=f"{', '.join(_KNOWN)} (GridSim), or module:function; repeatable",
-    )
-    parser.flag("--limit", metavar="N", type=positive, help="the first N rows; all by default")
-    parser.flag("--repeats", metavar="R", type=positive, default=1, help="rollouts of each row")
-    parser.flag("--concurrency", metavar="C", type=positive, default=8, help="rollouts at once")
-    parser.flag("--seed", metavar="S", type=int, default=0, help="seeds every rollout's own random numbers")
-    parser.flag("--max-turns", metavar="N", type=positive, help="cap on model turns; none by default")
-    parser.flag("--request-timeout", metavar="S", type=seconds, default=600.0, help="seconds without a byte")
-    parser.flag("--out", metavar="FILE", help="write each result, as JSON Lines")
-    parser.flag("--summary", metavar="FILE", help="write the means, as JSON")
-    parser.flag("--note", metavar="KEY=VALUE", type=_note, action="append", default=[], help="put this in the summary")
-    parser.flag("--plot", metavar="DIR", help="write pictures there")
-    parser.flag("--token-file", metavar="FILE", help="file with the server's token")
-    parser.flag("--debug", action="store_true", help="show tracebacks")
-    return parser
-
-
-def _note(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key or key == "policies":
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value

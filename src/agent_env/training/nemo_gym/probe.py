@@ -10,8 +10,8 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from agent_env.errors import ConfigError
 from agent_env.training.nemo_gym.rows import END_TURN, TaskEntry
+from agent_env.training.nemo_gym.taskapi import OpenEnvError
 
 Json = Any
 
@@ -29,7 +29,7 @@ class Probed:
 
 
 async def probe(url: str, task: TaskEntry, *, token: str | None = None, timeout: float) -> Probed:
-    """Deploys the task's env once. Raises ConfigError that names the task when that fails."""
+    """Deploys the task's env once. Raises OpenEnvError that names the task when that fails."""
     headers = {"Authorization": f"Bearer {token}"} if token else None
     address = "ws" + url.removeprefix("http") + "/ws"
     try:
@@ -44,11 +44,11 @@ async def probe(url: str, task: TaskEntry, *, token: str | None = None, timeout:
             ) as socket:
                 return await _play(socket, task, url)
     except TimeoutError:
-        raise ConfigError(f"the task {task.label} did not start within {timeout:g} s at {url}") from None
+        raise OpenEnvError(f"the task {task.label} did not start within {timeout:g} s at {url}") from None
     except ConnectionClosed as error:
-        raise ConfigError(f"{url} closed the session of the task {task.label}: {error}") from None
+        raise OpenEnvError(f"{url} closed the session of the task {task.label}: {error}") from None
     except (OSError, InvalidHandshake, InvalidURI) as error:
-        raise ConfigError(f"no OpenEnv session can be opened at {address}: {error}") from None
+        raise OpenEnvError(f"no OpenEnv session can be opened at {address}: {error}") from None
 
 
 async def _play(socket: ClientConnection, task: TaskEntry, url: str) -> Probed:
@@ -56,7 +56,7 @@ async def _play(socket: ClientConnection, task: TaskEntry, url: str) -> Probed:
     listed = await _exchange(socket, {"type": "step", "data": {"type": "list_tools"}}, task, url)
     tools = listed["observation"].get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) and "name" in tool for tool in tools):
-        raise ConfigError(f"{url} lists no tools for the task {task.label}")
+        raise OpenEnvError(f"{url} lists no tools for the task {task.label}")
     turns = task.turns
     if turns is None:
         action = {"type": "call_tool", "tool_name": END_TURN, "arguments": {"response": ""}}
@@ -73,21 +73,21 @@ async def _exchange(
     try:
         answer = orjson.loads(await socket.recv())
     except orjson.JSONDecodeError:
-        raise ConfigError(f"{url} answers something that is not JSON on /ws") from None
+        raise OpenEnvError(f"{url} answers something that is not JSON on /ws") from None
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, dict):
-        raise ConfigError(f"{url} answers an unknown message on /ws: is it an OpenEnv server?")
+        raise OpenEnvError(f"{url} answers an unknown message on /ws: is it an OpenEnv server?")
     if answer.get("type") == "error":
         if data.get("code") == "CAPACITY_REACHED":
-            raise ConfigError(
+            raise OpenEnvError(
                 f"the OpenEnv server at {url} is full, and the task {task.label} must be played once: "
                 "write when it has a free place"
             )
-        raise ConfigError(f"{url} refuses the task {task.label}: {data.get('message')} ({data.get('code')})")
+        raise OpenEnvError(f"{url} refuses the task {task.label}: {data.get('message')} ({data.get('code')})")
     observation = data.get("observation")
     data["observation"] = observation if isinstance(observation, dict) else {}
     if data.get("done") and not (may_end and _failure(data) is None):
-        raise ConfigError(f"the task {task.label} can't be played: {_failure(data) or 'it ended at once'}")
+        raise OpenEnvError(f"the task {task.label} can't be played: {_failure(data) or 'it ended at once'}")
     return data
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import orjson
 
-from agent_env.errors import ConfigError
+from agent_env.errors import AgentEnvError, ConfigError
 from agent_env.training.nemo_gym.rows import TaskEntry, read_entry
 
 Json = Any
@@ -30,8 +30,12 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+class OpenEnvError(AgentEnvError):
+    """An OpenEnv server does not answer, or not as it must. The message names its URL and says what to do."""
+
+
 class TaskApi:
-    """The Task API at `url`. Every failure is a ConfigError that names the URL and says what to do."""
+    """The Task API at `url`. Raises OpenEnvError, and ConfigError for a URL that is none."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = base_url(url)
@@ -97,14 +101,14 @@ class TaskApi:
         try:
             answer = await self._http.request(method, f"{self.url}{path}", json=body)
         except httpx.TimeoutException:
-            raise ConfigError(f"the OpenEnv server at {self.url} does not answer {path} in time") from None
+            raise OpenEnvError(f"the OpenEnv server at {self.url} does not answer {path} in time") from None
         except httpx.HTTPError as error:
-            raise ConfigError(
+            raise OpenEnvError(
                 f"no OpenEnv server answers at {self.url} ({_cause(error)}): start it first, with "
                 "`agent-env serve BUNDLE` for example"
             ) from None
         if answer.status_code in (401, 403):
-            raise ConfigError(f"the OpenEnv server at {self.url} wants a token: give --openenv-token-file")
+            raise OpenEnvError(f"the OpenEnv server at {self.url} wants a token: give --openenv-token-file")
         if answer.status_code != 200:
             raise self._odd(path, f"HTTP {answer.status_code} {_short(answer.text)}")
         try:
@@ -112,8 +116,8 @@ class TaskApi:
         except orjson.JSONDecodeError:
             raise self._odd(path, f"JSON is expected, it answers {_short(answer.text)}") from None
 
-    def _odd(self, path: str, what: str) -> ConfigError:
-        return ConfigError(f"{self.url}{path}: {what}; is it an OpenEnv server (openenv 0.10 or newer)?")
+    def _odd(self, path: str, what: str) -> OpenEnvError:
+        return OpenEnvError(f"{self.url}{path}: {what}; is it an OpenEnv server (openenv 0.10 or newer)?")
 
 
 def _cause(error: BaseException) -> str:

@@ -89,11 +89,11 @@ class Http:
         self._idle: list[_Connection] = []
 
     async def check(self) -> None:
-        """Raises ConfigError when nothing listens there."""
+        """Raises TransportError that names the URL when nothing listens there."""
         try:
             (await self._connect()).close()
         except TransportError as error:
-            raise ConfigError(f"no server answers at {self.url}: {error}; start it first") from None
+            raise TransportError(f"no server answers at {self.url}: {error}; start it first", error.text) from None
 
     async def post(self, path: str, body: bytes, cookie: str | None = None) -> Answer:
         """`path` begins with a slash; it is quoted but for URL syntax, as httpx does."""

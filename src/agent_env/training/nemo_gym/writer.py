@@ -20,7 +20,7 @@ from agent_env.training.nemo_gym import staging, template
 from agent_env.training.nemo_gym.names import check_split, folder_name, tool_aliases
 from agent_env.training.nemo_gym.probe import Probed, probe
 from agent_env.training.nemo_gym.rows import TaskEntry, build_row, for_task, function_tools, write_rows
-from agent_env.training.nemo_gym.taskapi import TaskApi
+from agent_env.training.nemo_gym.taskapi import OpenEnvError, TaskApi
 
 Json = Any
 
@@ -58,7 +58,7 @@ class Written:
 
 
 async def write(options: WriterOptions, tell: Callable[[str], None]) -> Written:
-    """Writes the folder; `tell` gets lines for people. Raises ConfigError, and then changes nothing."""
+    """Writes the folder; `tell` gets lines for people. Raises ConfigError or OpenEnvError, and then changes nothing."""
     async with TaskApi(options.url, options.token) as api:
         env = await api.environment()
         name = folder_name(options.name or env)
@@ -169,7 +169,7 @@ async def _probe_all(
         async with asyncio.TaskGroup() as group:
             for task in tasks:
                 group.create_task(one(task))
-    except* ConfigError as errors:
+    except* OpenEnvError as errors:
         raise errors.exceptions[0] from None
     return found
 
