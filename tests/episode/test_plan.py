@@ -7,9 +7,8 @@ import pytest
 from stubs.stub_bundle import stub_task, write_stub_bundle
 
 from agent_env.bundle import load_bundle
-from agent_env.episode import plan_bundle, plan_task
+from agent_env.episode import EpisodeSpec, plan_bundle, plan_task
 from agent_env.errors import BundleError, EpisodeError
-from agent_env.episode import EpisodeSpec
 
 
 def changed(step: str, **fields: Any) -> list[dict[str, Any]]:
@@ -37,14 +36,22 @@ def problems_of(folder: Path, steps: list[dict[str, Any]]) -> tuple[str, ...]:
         ("env", {"env_id": "stubb"}, "env_id: the bundle has no env 'stubb' (envs: stub)"),
         ("env", {"env_id": None}, "env_id is required"),
         ("env", {"env_id": 3}, "env_id: input should be a valid string"),
-        ("load", {"directives": [{"service": "other", "uri": "u"}]}, "directives.0: env 'stub' serves 'stub', not 'other'"),
+        (
+            "load",
+            {"directives": [{"service": "other", "uri": "u"}]},
+            "directives.0: env 'stub' serves 'stub', not 'other'",
+        ),
         ("load", {"directives": [{}]}, "directives.0.uri is required"),
         ("agent", {"env_ids": ["none"]}, "env_id: the bundle has no env 'none' (envs: stub)"),
         ("ask", {"prompt": None}, "give either prompt or parts"),
         ("ask", {"timeout_seconds": 0}, "timeout_seconds must be above 0"),
         ("ask", {"agent_name": "bob"}, "agent_name: no earlier deploy_agent step deploys 'bob'"),
         ("grade", {"file_artifact_id": "x"}, "file_artifact_id: the bundle has no artifact 'x' (artifacts: verify)"),
-        ("grade", {"score_aggregator": "mean"}, "score_aggregator: input should be 'all_pass', 'any_pass' or 'weighted_average'"),
+        (
+            "grade",
+            {"score_aggregator": "mean"},
+            "score_aggregator: input should be 'all_pass', 'any_pass' or 'weighted_average'",
+        ),
         ("grade", {"prompt_id": "p"}, "prompt_id: no earlier prompt_agent step has prompt_id 'p'"),
     ],
 )

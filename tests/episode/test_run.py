@@ -101,7 +101,7 @@ async def test_the_load_step_reaches_the_env_before_the_turn(tmp_path: Path) -> 
         episode = await spec.start(runtime)
         turn = await episode.next_turn()
         assert turn is not None
-        assert "0.75" in (await turn.call("state", {})).text
+        assert "0.75" in (await turn.call("look", {})).text
         await episode.abandon("enough")
 
 
@@ -127,7 +127,7 @@ async def test_several_prompts_are_several_turns_and_the_grader_sees_them(tmp_pa
         assert first is not None
         await first.end("reply one")
         with pytest.raises(EpisodeError, match="over"):
-            await first.call("state", {})
+            await first.call("look", {})
         second = await episode.next_turn()
         assert second is not None
         assert second.prompt == "two"
@@ -147,7 +147,8 @@ async def test_a_place_is_held_until_the_teardown_is_over_and_given_in_order(tmp
         assert runtime.capacity.snapshot()["queued"] == 2
         await first.abandon("enough")
         assert await second.next_turn() is not None
-        assert not (third.finished or second.finished)
+        assert not second.finished
+        assert not third.finished
         await second.abandon("enough")
         await play(third, 1.0)
 
@@ -238,7 +239,7 @@ async def test_a_turn_past_its_deadline_masks_or_scores_as_the_env_says(tmp_path
         assert caught.value.kind is FailureKind.TURN_EXPIRED
         assert turn is not None
         with pytest.raises(EpisodeError):
-            await turn.call("state", {})
+            await turn.call("look", {})
     settings = 'on_turn_timeout = "score"'
     async with stage(tmp_path / "score", deadlines=Deadlines(turn=0.2), settings=settings) as (runtime, spec):
         episode = await spec.start(runtime)

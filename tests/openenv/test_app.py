@@ -23,8 +23,8 @@ class Client:
     def __init__(self, socket: Any) -> None:
         self.socket = socket
 
-    async def ask(self, type: str, **data: Any) -> dict[str, Any]:
-        await self.socket.send(json.dumps({"type": type, "data": data} if type != "state" else {"type": type}))
+    async def ask(self, kind: str, /, **data: Any) -> dict[str, Any]:
+        await self.socket.send(json.dumps({"type": kind, "data": data} if kind != "state" else {"type": kind}))
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ async def post(url: str, path: str, body: Any) -> httpx.Response:
 
 async def until(condition: Any, seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -304,7 +304,7 @@ def test_a_wrong_bundle_is_refused_before_anything_starts(tmp_path: Path) -> Non
     steps[0]["type"] = "deploy_evn"
     with pytest.raises(BundleError, match="did you mean 'deploy_env'"):
         build_app(write_stub_bundle(tmp_path / "b", tasks={"t": steps}), sandbox="process")
-    with pytest.raises(BundleError, match="not exist"):
+    with pytest.raises(BundleError, match="no such folder"):
         build_app(tmp_path / "none", sandbox="process")
 
 

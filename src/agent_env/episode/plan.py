@@ -11,7 +11,7 @@ from agent_env.errors import BundleError
 from agent_env.steps import parse_fields, registered, type_problem
 from agent_env.steps.deploy import DeployAgent, DeployEnv
 from agent_env.steps.prompt import PromptAgent
-from agent_env.steps.registry import StepModel
+from agent_env.steps.registry import StepModel, stand_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None)
         warnings += [where + line for line in warned]
         problems += [where + line for line in wrong]
         if model is None:
+            earlier[step.id] = stand_in(model_type, step.fields)
             continue
         problems += [where + line for line in model.problems(bundle, earlier)]
         unsupported += [where + line for line in model.unsupported()]

@@ -64,6 +64,7 @@ class Episode:
         for future in (self._placed, self._scored):
             future.add_done_callback(_retrieved)
         self._task = asyncio.create_task(self._run(), name=f"episode {self.id}")
+        self._task.add_done_callback(self._ended)
         runtime.own(self)
 
     @property
@@ -92,8 +93,9 @@ class Episode:
             EpisodeFailure: the environment failed the episode.
         """
         getter = asyncio.ensure_future(self._turns.get())
+        waited: set[asyncio.Future[Any]] = {getter, self._scored}
         try:
-            await asyncio.wait({getter, self._scored}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if getter.done():
                 return getter.result()
         finally:
@@ -113,6 +115,7 @@ class Episode:
     async def closed(self) -> None:
         """Wait until nothing of the episode is left."""
         await asyncio.wait({self._task})
+        await asyncio.wait({self._scored})
 
     async def abandon(self, reason: str, kind: FailureKind = FailureKind.CANCELLED) -> None:
         """End the episode now and wait for its teardown. Does nothing once it is scored or failed."""
@@ -145,6 +148,12 @@ class Episode:
         finally:
             await self._tear_down(place)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Also reached when the run was cancelled before its first step."""
+        self._runtime.disown(self)
+        if not self._scored.done():
+            self._fail(self._ending or EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the server was stopped"))
+
     def _fail(self, failure: EpisodeFailure) -> None:
         log.warning("episode %s of task %s failed: %s", self.id, self.plan.task.name, failure)
         for future in (self._placed, self._scored):
@@ -168,10 +177,10 @@ class Episode:
             self._record_failed(planned, failure)
         except Exception as error:
             log.exception("episode %s: step %s raised", self.id, planned.step.id)
-            failure = _unexpected(error, planned.model.phase, planned.step.id)
+            unexpected = _unexpected(error, planned.model.phase, planned.step.id)
             if planned.fatal:
-                raise failure from error
-            self._record_failed(planned, failure)
+                raise unexpected from error
+            self._record_failed(planned, unexpected)
         done[planned.step.id].set()
 
     def _record_failed(self, planned: PlannedStep, failure: EpisodeFailure) -> None:
@@ -226,7 +235,6 @@ class Episode:
                 await asyncio.wait({ending})
         if place is not None:
             place.release()
-        self._runtime.disown(self)
 
     async def _stop_sandboxes(self) -> None:
         started = time.monotonic()

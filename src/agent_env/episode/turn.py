@@ -107,8 +107,9 @@ class Turn:
 
     async def _until_over(self, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
         running = asyncio.create_task(call)
+        waited: set[asyncio.Future[Any]] = {running, self.ended}
         try:
-            await asyncio.wait({running, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 return running.result()
             self.ended.result()

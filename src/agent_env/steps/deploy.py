@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from agent_env.bundle import Bundle, Step
 from agent_env.env.card import wait_ready
 from agent_env.env.http import EnvHttp
@@ -94,7 +96,7 @@ class DeployAgent(StepModel):
         }
     )
 
-    env_ids: tuple[str, ...] = ()
+    env_ids: list[str] = Field(default_factory=list)
     env_step_id: str | None = None
     agent_name: str = "default-agent"
     system_prompt: str | None = None

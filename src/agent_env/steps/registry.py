@@ -126,6 +126,12 @@ def parse_fields(model: type[StepModel], fields: Mapping[str, Any]) -> tuple[Ste
         return None, [_pydantic_line(item) for item in error.errors()], warnings
 
 
+def stand_in(model: type[StepModel], fields: Mapping[str, Any]) -> StepModel:
+    """An unchecked step in place of one with wrong fields, so that its fault is not reported again by later steps."""
+    required = {name: "" for name, info in model.model_fields.items() if info.is_required()}
+    return model.model_construct(**{**required, **{key: fields[key] for key in fields if key in model.model_fields}})
+
+
 def _pydantic_line(item: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "missing":
