@@ -214,11 +214,14 @@ def test_a_file_that_can_not_be_written_is_one_clear_line(
         [],
         ["--policy", "idle", "--limit", "0"],
         ["--policy", "idle", "--note", "nothing"],
+        ["--policy", "idle", "--note", "policies=x"],
         ["--policy", "idle", "--request-timeout", "nan"],
     ],
 )
 def test_wrong_usage_exits_with_two(rows: Path, flags: list[str]) -> None:
-    assert main(["play", "http://127.0.0.1:1", "--rows", str(rows), *flags]) == 2
+    with pytest.raises(SystemExit) as stop:
+        main(["play", "http://127.0.0.1:1", "--rows", str(rows), *flags])
+    assert stop.value.code == 2
 
 
 def test_a_token_is_sent_as_bearer(rows: Path, tmp_path: Path) -> None:

@@ -1,113 +1,90 @@
 """`python -m agent_env.training.nemo_gym`: the writer, unless the first word is another command's name.
 
-Commands are imported when they are asked for, so that each starts as quickly as it can.
+Commands are imported when they are asked for, so that `serve` starts quickly and `--help` answers at once.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
 
-import typer
+from agent_env.training.nemo_gym.flags import OK, Parser, guarded, positive, say, token
 
-from agent_env.commands.console import ReportedErrors, debug_wanted, report
-from agent_env.errors import ConfigError
-from agent_env.training.nemo_gym.command_line import read_token, run, say
-
-PROGRAM = "python -m agent_env.training.nemo_gym"
 _COMMANDS = {
-    "serve": ("agent_env.training.nemo_gym.serve", "serve_command"),
-    "play": ("agent_env.training.nemo_gym.play", "play_command"),
+    "serve": ("agent_env.training.nemo_gym.serve", "serve_command", "runs a written folder's resources server"),
+    "play": ("agent_env.training.nemo_gym.play", "play_command", "plays rows over HTTP as verifiers does"),
 }
+_EXAMPLES = """\
+  python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root
+  python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root --name gridsim_a --rows 0:1000 --split train
+  python -m agent_env.training.nemo_gym serve gym-root/resources_servers/gridsim_v1 --port 9100
+  python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows rows.jsonl --policy greedy
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 ok, 1 the work failed, 2 usage, 130 Ctrl-C."""
+    """The exit code: 0 ok, 1 the work failed, 2 usage."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = debug_wanted(words[:])
-    name = words.pop(0) if words and words[0] in _COMMANDS else ""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command()(_command(name))
-    try:
-        try:
-            app(args=words, prog_name=f"{PROGRAM} {name}".rstrip())
-        except ReportedErrors as error:
-            if debug:
-                raise
-            report(error)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
-    return 0
+    if words and words[0] in _COMMANDS:
+        module, function, _ = _COMMANDS[words[0]]
+        code: int = getattr(importlib.import_module(module), function)(words[1:])
+        return code
+    return write_command(words)
 
 
-def _command(name: str) -> Callable[..., Any]:
-    if not name:
-        return write_command
-    module, function = _COMMANDS[name]
-    command: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return command
+def write_command(argv: Sequence[str]) -> int:
+    """URL OUT: writes `OUT/resources_servers/<name>`."""
+    arguments = _parser().parse(argv)
+    return guarded(lambda: _write(arguments), debug=arguments.debug)
 
 
-def write_command(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The OpenEnv server that serves the bundle.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write into.")],
-    name: Annotated[
-        str | None, typer.Option(envvar="AGENT_ENV_NAME", help="Name of the server.", show_default="the bundle's")
-    ] = None,
-    rows: Annotated[
-        str, typer.Option(envvar="AGENT_ENV_ROWS", metavar="A:B", help="Rows A to B (not included) of each split.")
-    ] = ":",
-    split: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="AGENT_ENV_SPLIT", metavar="S", help="Write this split; repeatable.", show_default="every eval"
-        ),
-    ] = None,
-    probe: Annotated[
-        str,
-        typer.Option(
-            envvar="AGENT_ENV_PROBE", metavar="N|all", help="Tasks of each toolset to play, to learn their tools."
-        ),
-    ] = "1",
-    force: Annotated[
-        bool, typer.Option("--force", envvar="AGENT_ENV_FORCE", help="Set aside what is in the way.")
-    ] = False,
-    openenv_token_file: Annotated[
-        Path | None,
-        typer.Option(envvar="AGENT_ENV_OPENENV_TOKEN_FILE", help="A file with the OpenEnv server's bearer token."),
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> None:
-    """Write the resources server's folder of a served bundle: OUT/resources_servers/NAME with config and rows.
-
-    The other commands, as first word: serve (runs such a folder's server), play (plays its rows); see their --help.
-
-    Examples:
-
-      python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root
-
-      python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root --name part_a --rows 0:1000 --split train
-
-      python -m agent_env.training.nemo_gym serve gym-root/resources_servers/gridsim_v1 --port 9100
-
-      python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows rows.jsonl --policy greedy
-    """
+def _write(arguments: argparse.Namespace) -> int:
     from agent_env.training.nemo_gym.writer import WriterOptions, write
 
     options = WriterOptions(
-        url=url,
-        out=out,
-        name=name,
-        rows=_rows(rows),
-        splits=tuple(split or ()),
-        probe=_probe(probe),
-        force=force,
-        token=read_token(openenv_token_file),
+        url=arguments.url,
+        out=arguments.out,
+        name=arguments.name,
+        rows=arguments.rows,
+        splits=tuple(arguments.split),
+        probe=arguments.probe,
+        force=arguments.force,
+        token=token(arguments.openenv_token_file),
     )
-    print(f"wrote {run(write(options, say)).path}")
+    written = asyncio.run(write(options, say))
+    print(f"wrote {written.path}")
+    return OK
+
+
+def _parser() -> Parser:
+    others = "\n".join(f"  {name:<6} {what}; see {name} --help" for name, (_, _, what) in _COMMANDS.items())
+    parser = Parser(
+        "",
+        "Writes the resources server's folder of a served bundle: config and one file of rows per split, under "
+        f"OUT/resources_servers/.\n\nother commands, as first word:\n{others}",
+        _EXAMPLES,
+    )
+    parser.add_argument("url", metavar="URL", help="the OpenEnv server that serves the bundle")
+    parser.add_argument("out", metavar="OUT", help="folder to write into")
+    parser.flag("--name", help="name of the server; the bundle's by default")
+    parser.flag("--rows", metavar="A:B", type=_rows, default=(0, None), help="rows A to B (not included) of each split")
+    parser.flag(
+        "--split", metavar="S", action="append", default=[], help="write this split; repeatable; every eval by default"
+    )
+    parser.flag(
+        "--probe",
+        metavar="N|all",
+        type=_probe,
+        default=1,
+        help="how many tasks of each toolset to play for their tools",
+    )
+    parser.flag("--force", action="store_true", help="set a folder aside that is in the way, and write")
+    parser.flag("--openenv-token-file", metavar="FILE", help="file with the OpenEnv server's token")
+    parser.flag("--debug", action="store_true", help="show tracebacks")
+    return parser
 
 
 def _rows(text: str) -> tuple[int, int | None]:
@@ -118,13 +95,9 @@ def _rows(text: str) -> tuple[int, int | None]:
     except ValueError:
         colon = ""
     if not colon or first < 0 or (last is not None and last <= first):
-        raise ConfigError(f"--rows {text}: must be a range like 0:1000, 1000: or :50 with at least one row")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range like 0:1000, 1000: or :50 with at least one row")
     return first, last
 
 
 def _probe(text: str) -> int | None:
-    if text == "all":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--probe {text}: must be all, or a number from 1 on")
-    return int(text)
+    return None if text == "all" else positive(text)

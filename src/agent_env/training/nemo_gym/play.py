@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import inspect
@@ -10,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 import orjson
-import typer
 
-from agent_env.commands.console import key_values
 from agent_env.errors import ConfigError
 from agent_env.training.nemo_gym.client import Policy, RolloutClient, RolloutResult
-from agent_env.training.nemo_gym.command_line import read_token, run, say
+from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
 from agent_env.training.nemo_gym.progress import Advance, progress
 from agent_env.training.nemo_gym.report import faults, rewards_of, summary_of, table
 from agent_env.training.nemo_gym.rows import Row, read_rows
@@ -27,6 +26,11 @@ Json = Any
 
 _GRIDSIM = "agent_env.examples.gridsim.policies"
 _KNOWN = ("idle", "greedy", "optimal", "random", "broken")
+_EXAMPLES = """\
+  python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows eval.jsonl --policy idle,greedy,optimal
+  python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows train.jsonl --policy mine:clever \\
+    --limit 64 --repeats 8 --concurrency 32 --out rollouts.jsonl
+"""
 
 
 @dataclass(slots=True)
@@ -60,81 +64,35 @@ class Played:
         return ended
 
 
-def play_command(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The resources server.")],
-    rows: Annotated[Path, typer.Option(envvar="AGENT_ENV_ROWS", metavar="FILE", help="JSON Lines file of rows.")],
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            envvar="AGENT_ENV_POLICY",
-            metavar="NAME[,NAME]",
-            help="idle, greedy, optimal, random, broken (GridSim's), or module:function; repeatable.",
-        ),
-    ],
-    limit: Annotated[
-        int | None,
-        typer.Option(envvar="AGENT_ENV_LIMIT", min=1, help="The first so many rows.", show_default="all"),
-    ] = None,
-    repeats: Annotated[int, typer.Option(envvar="AGENT_ENV_REPEATS", min=1, help="Rollouts of each row.")] = 1,
-    concurrency: Annotated[int, typer.Option(envvar="AGENT_ENV_CONCURRENCY", min=1, help="Rollouts at once.")] = 8,
-    seed: Annotated[int, typer.Option(envvar="AGENT_ENV_SEED", help="Seeds every rollout's own random numbers.")] = 0,
-    max_turns: Annotated[
-        int | None,
-        typer.Option(envvar="AGENT_ENV_MAX_TURNS", min=1, help="Cap on model turns.", show_default="none"),
-    ] = None,
-    request_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_REQUEST_TIMEOUT", min=0.001, help="Seconds to wait for the next byte.")
-    ] = 600.0,
-    out: Annotated[
-        Path | None, typer.Option(envvar="AGENT_ENV_OUT", help="Write each result there, as JSON Lines.")
-    ] = None,
-    summary: Annotated[
-        Path | None, typer.Option(envvar="AGENT_ENV_SUMMARY", help="Write the means there, as JSON.")
-    ] = None,
-    note: Annotated[
-        list[str] | None,
-        typer.Option(envvar="AGENT_ENV_NOTE", metavar="KEY=VALUE", help="Put this in the summary; repeatable."),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(envvar="AGENT_ENV_PLOT", metavar="DIR", help="Write pictures there.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(envvar="AGENT_ENV_TOKEN_FILE", help="A file with the server's bearer token.")
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> None:
-    """Play rows against a resources server as verifiers does, with policies in place of a model.
+def play_command(argv: Sequence[str]) -> int:
+    """0 when every rollout was measured, 1 when one failed or was masked."""
+    given = _parser().parse(argv)
+    return guarded(lambda: _command(given), debug=given.debug)
 
-    Exits with 1 when a rollout failed or was masked.
 
-    Examples:
-
-      python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows eval.jsonl --policy idle,greedy,optimal
-
-      python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows train.jsonl --policy mine:clever --limit 8
-    """
-    bearer = read_token(token_file)
+def _command(given: argparse.Namespace) -> int:
+    bearer = token(given.token_file)
     client = RolloutClient(
-        url,
-        request_timeout=request_timeout,
+        given.url,
+        request_timeout=given.request_timeout,
         headers={"Authorization": f"Bearer {bearer}"} if bearer else None,
-        seed=seed,
-        max_turns=max_turns,
+        seed=given.seed,
+        max_turns=given.max_turns,
     )
-    names = list(dict.fromkeys(name for given in policy for part in given.split(",") if (name := part.strip())))
-    notes = key_values(note or [], "--note")
-    played = run(
-        play_policies(client, read_rows(rows, limit), names, repeats=repeats, concurrency=concurrency, out=out)
+    names = [name for words in given.policy for part in words.split(",") if (name := part.strip())]
+    rows = read_rows(Path(given.rows), given.limit)
+    out = Path(given.out) if given.out else None
+    played = asyncio.run(
+        play_policies(client, rows, names, repeats=given.repeats, concurrency=given.concurrency, out=out)
     )
-    if summary:
-        _write(summary, {**notes, "policies": played.summary()})
-    if plot:
+    if given.summary:
+        _write(Path(given.summary), {**dict(given.note), "policies": played.summary()})
+    if given.plot:
         from agent_env.training.nemo_gym.plots import plot_rewards
 
         rewards = {name: rewards_of(results) for name, results in played.results.items()}
-        say(f"wrote {plot_rewards(plot / 'rewards.png', rewards)}")
-    if not played.clean:
-        raise typer.Exit(1)
+        say(f"wrote {plot_rewards(Path(given.plot) / 'rewards.png', rewards)}")
+    return OK if played.clean else FAILED
 
 
 async def play_policies(
@@ -233,3 +191,41 @@ def _write(path: Path, content: object) -> None:
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     except OSError as error:
         raise ConfigError(f"{path}: can't write the summary: {error.strerror or error}") from None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "play",
+        "Plays rows against a resources server as verifiers does, with policies in place of a model.\n"
+        "Exits with 1 when a rollout failed or was masked.",
+        _EXAMPLES,
+    )
+    parser.add_argument("url", metavar="URL", help="the resources server")
+    parser.flag("--rows", metavar="FILE", required=True, help="JSON Lines file of rows")
+    parser.flag(
+        "--policy",
+        metavar="NAME[,NAME]",
+        action="append",
+        required=True,
+        help=f"{', '.join(_KNOWN)} (GridSim), or module:function; repeatable",
+    )
+    parser.flag("--limit", metavar="N", type=positive, help="the first N rows; all by default")
+    parser.flag("--repeats", metavar="R", type=positive, default=1, help="rollouts of each row")
+    parser.flag("--concurrency", metavar="C", type=positive, default=8, help="rollouts at once")
+    parser.flag("--seed", metavar="S", type=int, default=0, help="seeds every rollout's own random numbers")
+    parser.flag("--max-turns", metavar="N", type=positive, help="cap on model turns; none by default")
+    parser.flag("--request-timeout", metavar="S", type=seconds, default=600.0, help="seconds without a byte")
+    parser.flag("--out", metavar="FILE", help="write each result, as JSON Lines")
+    parser.flag("--summary", metavar="FILE", help="write the means, as JSON")
+    parser.flag("--note", metavar="KEY=VALUE", type=_note, action="append", default=[], help="put this in the summary")
+    parser.flag("--plot", metavar="DIR", help="write pictures there")
+    parser.flag("--token-file", metavar="FILE", help="file with the server's token")
+    parser.flag("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _note(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or key == "policies":
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from agent_env.training.nemo_gym.client import RolloutResult
-from agent_env.training.nemo_gym.command_line import say
+from agent_env.training.nemo_gym.flags import say
 
 Advance = Callable[[RolloutResult], None]
 
