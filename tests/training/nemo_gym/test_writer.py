@@ -296,6 +296,21 @@ def test_what_can_not_be_written_is_one_clear_line_and_leaves_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_schema_too_deep_for_any_row_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(400):
+        schema = {"type": "object", "properties": {"next": schema}}
+    assert write(stub(tools={"t1": [SUBMIT | {"input_schema": schema}]}), tmp_path) == 2
+    assert "error: the tools of the task train 0 (train-0000) can't be put into rows" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_heavy_tools_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = stub(tools={"t1": [SUBMIT | {"description": "x" * 300_000}]})
+    assert write(api, tmp_path) == 0
+    assert "warning: the tools take 293 KiB of every row" in capsys.readouterr().err
+
+
 def test_a_server_that_is_not_up_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["http://127.0.0.1:1", str(tmp_path)]) == 1
     assert "no OpenEnv server answers at http://127.0.0.1:1" in capsys.readouterr().err

@@ -185,11 +185,14 @@ def _fill(
     data = stage / "data"
     data.mkdir()
     offered: dict[int, list[dict[str, Json]]] = {}
+    heaviest = 0
 
     def row(task: TaskEntry) -> dict[str, Json]:
+        nonlocal heaviest
         probed = tools.of(task)
         if id(probed) not in offered:
-            offered[id(probed)] = function_tools(probed.tools, server.aliases)
+            offered[id(probed)] = shown = function_tools(probed.tools, server.aliases)
+            heaviest = max(heaviest, _weight(shown, task))
         turns = task.turns if task.turns is not None else probed.turns
         return build_row(task, for_task(offered[id(probed)], turns), server.agent)
 
@@ -199,6 +202,13 @@ def _fill(
     write_rows(data / "example.jsonl", (row(task) for task in first))
     originals = {toolset or "any": list(probed.tools) for toolset, probed in tools.by_toolset.items()}
     (stage / "tools.json").write_bytes(orjson.dumps(originals, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    heaviest = max(len(orjson.dumps(shown)) for shown in offered.values())
     if heaviest > _HEAVY_TOOLS:
         tell(f"warning: the tools take {heaviest // 1024} KiB of every row and of every model request")
+
+
+def _weight(tools: Sequence[Mapping[str, Json]], task: TaskEntry) -> int:
+    """Bytes of JSON. Raises ConfigError for schemas that can't be written, which are those of over 250 levels."""
+    try:
+        return len(orjson.dumps(tools))
+    except orjson.JSONEncodeError as error:
+        raise ConfigError(f"the tools of the task {task.label} can't be put into rows: {error}") from None
