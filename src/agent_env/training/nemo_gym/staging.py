@@ -7,6 +7,7 @@ rollouts) moves along, and what they changed is never lost: `--force` sets the f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -74,6 +75,7 @@ class Stage:
 @contextmanager
 def staged(folder: Path, former: Former) -> Iterator[Stage]:
     """A folder to write into, which takes `folder`'s place when the block ends well and vanishes otherwise."""
+    made = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         stage = Stage(Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)))
@@ -88,6 +90,9 @@ def staged(folder: Path, former: Former) -> Iterator[Stage]:
         raise ConfigError(f"{folder}: can't write it: {error.strerror or error}") from None
     finally:
         shutil.rmtree(stage.path, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):  # not empty: the folder is in its place
+                parent.rmdir()
 
 
 def _seal(stage: Path) -> None:
