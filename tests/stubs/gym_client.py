@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +28,13 @@ def response(*output: Json) -> dict[str, Json]:
 
 def message(text: str) -> dict[str, Json]:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Returns once `true` is; a test that waits in vain fails."""
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 class Rollout:

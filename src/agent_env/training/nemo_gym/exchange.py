@@ -140,9 +140,9 @@ async def answer(
         elif reply is not None:
             await send_reply(send, reply, cookie)
     finally:
-        task.cancel()
-        if gone is not None:
-            gone.cancel()
+        for left in awaited:
+            left.cancel()
+        await asyncio.wait(awaited)
 
 
 async def _first_of(

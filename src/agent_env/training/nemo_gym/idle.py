@@ -25,8 +25,9 @@ class IdleClock:
     def request(self, *, seed: bool = False) -> Iterator[None]:
         """One request, until its answer is sent."""
         self._in_flight += 1
-        if not seed:
+        if not seed and self._allowed != self._later:
             self._allowed = self._later
+            self._disarm()
         try:
             yield
         finally:
@@ -36,14 +37,17 @@ class IdleClock:
 
     def stop(self) -> None:
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
     def _arm(self) -> None:
         """One timer at a time; when it rings early, since the session was used again, it is set anew."""
         if self._timer is None and self._in_flight == 0 and not self._stopped:
             self._timer = self._loop.call_at(self._since + self._allowed, self._ring)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _ring(self) -> None:
         self._timer = None
