@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,27 +135,23 @@ class EnvReader:
 
     def _declared_name(self, context: Sequence[Node]) -> str | None:
         """The one name that `@environment_card(name="...")` gives in the sources; read, never run."""
-        names = {name for node in context if node.suffix == ".py" for name in self._card_names(node)}
+        names: set[str] = set()
+        unread: list[tuple[Node, str]] = []
+        for node in context:
+            data = self._tree.read(node) if node.suffix == ".py" else None
+            if data is None or b"environment_card" not in data:
+                continue
+            try:
+                names |= card_names(ast.parse(data))
+            except (SyntaxError, ValueError, RecursionError) as error:
+                unread.append((node, f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""))
         if len(names) == 1:
             return nfc(names.pop())
-        found = f"its sources name several ({listed(map(brief, sorted(names)))})" if names else "its sources have none"
-        found = found if context else "its image isn't built from this folder"
-        self._problems.add(
-            self._folder.path,
-            f'needs environment_name in env.toml: it is read from @environment_card(name="..."), and {found}',
-        )
-        return None
-
-    def _card_names(self, node: Node) -> list[str]:
-        data = self._tree.read(node)
-        if data is None or b"environment_card" not in data:
-            return []
-        try:
-            return card_names(ast.parse(data))
-        except (SyntaxError, ValueError, RecursionError) as error:
-            line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
+        for node, line in unread:
             self._problems.add(node.path, f"isn't valid Python{line}, so its @environment_card can't be read")
-            return []
+        if names or not unread:
+            self._problems.add(self._folder.path, _unnamed(names, built_here=bool(context)))
+        return None
 
 
 class Image:
@@ -204,19 +200,19 @@ class Image:
             self.artifact = target
 
 
-def card_names(module: ast.Module) -> list[str]:
+def card_names(module: ast.Module) -> set[str]:
     """Literal names given to `environment_card` as a class decorator."""
-    names = []
+    names: set[str] = set()
     for node in ast.walk(module):
         for decorator in node.decorator_list if isinstance(node, ast.ClassDef) else ():
             if isinstance(decorator, ast.Call) and _last_name(decorator.func) == "environment_card":
-                names += [
+                names |= {
                     keyword.value.value
                     for keyword in decorator.keywords
                     if keyword.arg == "name"
                     and isinstance(keyword.value, ast.Constant)
                     and isinstance(keyword.value.value, str)
-                ]
+                }
     return names
 
 
@@ -279,6 +275,14 @@ def _other_config(type: str, table: Table) -> dict[str, Any]:
         config = {"module": table.string("module", required='the driver, as "<file>:<class>"')}
     table.close(f"a {type} env")
     return {key: value for key, value in config.items() if value}
+
+
+def _unnamed(names: Collection[str], *, built_here: bool) -> str:
+    if names:
+        found = f"its sources name several ({listed(map(brief, sorted(names)))})"
+    else:
+        found = "its sources have none" if built_here else "its image isn't built from this folder"
+    return f'needs environment_name in env.toml: it is read from @environment_card(name="..."), and {found}'
 
 
 def _last_name(node: ast.expr) -> str:

@@ -12,9 +12,10 @@ from agent_env.bundle.artifacts import check_references, read_artifact, read_ski
 from agent_env.bundle.digest import bundle_digest, context_nodes
 from agent_env.bundle.envs import AGENT_TOML, DOCKERFILE, ENV_TOML, EnvReader, read_agent
 from agent_env.bundle.evals import read_aliases, read_eval
+from agent_env.bundle.installed import find_installed
 from agent_env.bundle.model import Agent, Artifact, Bundle, Env, Eval, Skill
 from agent_env.bundle.names import JUNK, fold, is_ignored, name_problem
-from agent_env.bundle.problems import Known, Problems, shown
+from agent_env.bundle.problems import Known, Problems, listed, shown
 from agent_env.bundle.readme import description
 from agent_env.bundle.settings import FILE as SETTINGS
 from agent_env.bundle.task import read_task
@@ -38,20 +39,28 @@ _MARKERS = {
 
 
 def load_bundle(path: str | Path) -> Bundle:
-    """Read the bundle in a folder. Raises `BundleError` with every problem found."""
+    """Read the bundle in a folder, or an installed one by `NAME` or `DIST/NAME`.
+
+    Raises:
+        BundleError: with every problem found.
+    """
+    id_root = None
+    if isinstance(path, str) and not os.path.exists(path):
+        path, id_root = _installed(path)
     if not os.path.exists(path):
-        raise BundleError([f"{shown(str(path))}: there is no such folder"])
+        raise BundleError([f"{shown(str(path))}: there is no such folder, and no installed bundle of that name"])
     if not os.path.isdir(path):
         raise BundleError([f"{shown(str(path))}: is a file; a bundle is a folder with tasks/, envs/, ..."])
     try:
-        return _Loader(path).load()
+        return _Loader(path, id_root).load()
     except OSError as error:
         raise BundleError([f"{shown(str(error.filename or path))}: can't be read: {error.strerror}"]) from error
 
 
 class _Loader:
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, id_root: str | None) -> None:
         self._given = str(path)
+        self._id_root = id_root
         self._problems = Problems()
         self._tree = Tree(os.path.abspath(path), self._problems)
         self._ignored: list[str] = []
@@ -68,7 +77,7 @@ class _Loader:
         agents = self._each(folders["agents"], lambda node: self._agent(node, artifacts))
         task_files = self._files("tasks", top)
         tasks = self._each(task_files, lambda node: read_task(self._tree, node, self._problems))
-        id_root = _id_root(self._tree.root.real)
+        id_root = self._id_root or _id_root(self._tree.root.real)
         evals = self._evals(top, Known("task", (node.stem for node in task_files)), id_root)
         aliases = self._aliases(top, folders)
         for kind, entities in (("envs", envs), ("agents", agents), ("artifacts", artifacts), ("evals", evals)):
@@ -242,6 +251,15 @@ class _Loader:
         self._nodes.append(node)
         data = self._tree.read(node)
         return description((data or b"").decode("utf-8-sig", "replace"))
+
+
+def _installed(reference: str) -> tuple[str | Path, str | None]:
+    """Folder and id root of an installed bundle; the reference itself when there is none."""
+    found = find_installed(reference)
+    if len(found) > 1:
+        names = listed(f"{bundle.distribution}/{bundle.name}" for bundle in found)
+        raise BundleError([f"{shown(reference)}: several installed bundles have that name; write {names}"])
+    return (found[0].path, found[0].id_root) if found else (reference, None)
 
 
 def _id_root(real: str) -> str:

@@ -30,7 +30,9 @@ def is_ignored(name: str) -> bool:
 def name_problem(name: str) -> str | None:
     """Why a folder name or file stem can't name an entity."""
     if "/" in name:
-        return f"{name!r} contains '/'"
+        return "contains '/'"
+    if name != name.strip(" "):
+        return "begins or ends with a space"
     return id_problem(name)
 
 

@@ -34,7 +34,8 @@ class Problems:
 
 def brief(value: Any) -> str:
     """A value from a file, as a problem line shows it."""
-    text = shown(repr(value))
+    words = {None: "null", True: "true", False: "false"}
+    text = words[value] if value is None or isinstance(value, bool) else shown(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -118,7 +118,7 @@ class _Steps:
             return None
         self._label = f"step {id!r}"
         if id in self._ancestors:
-            self._problem(f"the id is used twice (again by element {number}); ids are unique in a task")
+            self._problem(f"the id is used twice (again by step {number}); ids are unique in a task")
             return None
         type = data.get("type")
         if not isinstance(type, str) or not type:

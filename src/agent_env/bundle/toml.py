@@ -56,7 +56,8 @@ class Table:
         return None if value is None else str(value)
 
     def choice(self, key: str, options: Sequence[str], default: str) -> str:
-        value = self._checked(key, lambda value: value in options, f"one of {', '.join(options)}")
+        expected = f"one of {', '.join(options)}" if len(options) > 1 else repr(options[0])
+        value = self._checked(key, lambda value: value in options, expected)
         return default if value is None else str(value)
 
     def boolean(self, key: str, default: bool = False) -> bool:
