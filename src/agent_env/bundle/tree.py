@@ -104,7 +104,7 @@ class Tree:
         for node in self.children(folder, lambda name: name not in JUNK):
             if not node.is_dir:
                 yield node
-            elif node.real in holders:
+            elif any(f"{holder}/".startswith(f"{node.real}/") for holder in holders):
                 self._problems.add(node.path, "links back to a folder that holds it")
             elif not closed(node):
                 yield from self._walk(node, closed, (*holders, node.real))
