@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from clients.chain import Chain, chain
+from clients.verifiers_venv import ClientMissing, VerifiersClient, ensure_client
+from requirements import absent
+
+from agent_env.examples.gridsim.bundle import write_bundle
+
+
+@pytest.fixture(scope="session")
+def verifiers_client() -> VerifiersClient:
+    try:
+        return ensure_client()
+    except ClientMissing as error:
+        absent("verifiers", str(error))
+
+
+@pytest.fixture(scope="session")
+def gridsim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundles") / "gridsim-v1"
+    write_bundle(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gridsim_chain(gridsim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    with chain(gridsim, tmp_path_factory.mktemp("chain"), serve_flags=["--masked-as-error"]) as served:
+        yield served
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a line that is shown when the test passes, too."""
+
+    def show(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n{line}")
+
+    return show
