@@ -47,6 +47,8 @@ class SandboxState:
     oom_killed: bool = False
     stopped_by_us: bool = False
     """we ended it (stop, or a deadline of ours), whatever the exit code says"""
+    lost: bool = False
+    """it was ended or removed from outside: neither by us nor by its own process"""
     detail: str = ""
 
 

@@ -1,0 +1,68 @@
+"""What became of a container: asked from the daemon, and read while the container is still there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from agent_env.sandbox.base import SandboxState
+from agent_env.sandbox.docker_daemon import Client, is_gone
+
+_KILLED = {137: "SIGKILL", 143: "SIGTERM"}
+
+GONE = SandboxState(running=False, lost=True, detail="the container was removed from outside")
+
+
+def read_state(client: Client, container: str, *, stopped_by_us: bool = False) -> SandboxState:
+    """The container's state now. Raises what the SDK raises."""
+    try:
+        told: dict[str, Any] = client.inspect_container(container)["State"]
+    except Exception as error:
+        if is_gone(error):
+            return GONE
+        raise
+    if told["Running"]:
+        return SandboxState(running=True, detail="paused from outside" if told.get("Paused") else "")
+    code = int(told["ExitCode"])
+    if stopped_by_us:
+        return SandboxState(False, code, oom_killed=bool(told.get("OOMKilled")), stopped_by_us=True)
+    actions = _history(client, container, told)
+    oom = bool(told.get("OOMKilled")) or "oom" in actions
+    detail = "" if oom else _seen_from_outside(code, actions)
+    if told.get("Error"):
+        detail = detail or str(told["Error"])
+    return SandboxState(False, code, oom_killed=oom, lost=bool(detail) and not told.get("Error"), detail=detail)
+
+
+def _seen_from_outside(code: int, actions: dict[str, str]) -> str:
+    """How somebody else ended it, as far as the daemon knows; empty when its process ended by itself."""
+    if signal := actions.get("kill"):
+        return f"ended from outside through the daemon (signal {signal})"
+    if "die" not in actions:
+        return "the daemon has no record of its end: was the daemon restarted?"
+    if code in _KILLED:
+        return f"ended from outside by {_KILLED[code]}"
+    return ""
+
+
+def _history(client: Client, container: str, told: dict[str, Any]) -> dict[str, str]:
+    """What happened to the container, by event; the daemon keeps its last few hundred events for such questions."""
+    ended = _seconds(told["FinishedAt"])
+    events = client.events(
+        since=_seconds(told["StartedAt"]) - 1,
+        until=ended + 1,
+        filters={"container": container, "event": ["kill", "oom", "die"]},
+        decode=True,
+    )
+    seen: dict[str, str] = {}
+    for event in events:
+        seen[event["Action"]] = str(event["Actor"]["Attributes"].get("signal", ""))
+        if "die" in seen and (told["ExitCode"] != 137 or told["OOMKilled"] or len(seen) > 1):
+            break  # else the daemon may yet tell that memory ran out
+    events.close()
+    return seen
+
+
+def _seconds(stamp: str) -> int:
+    """Unix time of the daemon's own clock."""
+    return int(datetime.fromisoformat(stamp).timestamp())
