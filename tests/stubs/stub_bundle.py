@@ -29,7 +29,8 @@ async def verify(mcp_url):
     request = {"jsonrpc": "2.0", "id": 1, "method": "data/get", "params": {}}
     url = mcp_url.removesuffix("/mcp") + "/agentenv"
     headers = {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(request).encode(), headers), timeout=30) as answer:
+    posted = urllib.request.Request(url, json.dumps(request).encode(), headers)
+    with urllib.request.urlopen(posted, timeout=30) as answer:
         state = json.load(answer)["result"]["parts"][0]["data"]
     score = state["submission"]
     if score is None:
@@ -39,7 +40,7 @@ async def verify(mcp_url):
 
 
 def write_stub_env(folder: Path, *, env_vars: Mapping[str, str] | None = None, settings: str = "") -> Path:
-    """Write one env folder: the stub's server, a Dockerfile and agent-env.toml. `settings`: more lines of the latter."""
+    """Write one env folder: server, Dockerfile, env.toml and agent-env.toml. `settings`: more lines of the last."""
     folder.mkdir(parents=True)
     shutil.copy(STUB_SERVER, folder / "server.py")
     (folder / "Dockerfile").write_text(_DOCKERFILE)

@@ -8,6 +8,7 @@ Time limits are wall clock: an env that keeps sending comments does not outlive 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -188,7 +189,8 @@ class EnvHttp:
         try:
             socket = await self.sandbox.connect()
         except OSError as error:
-            raise NoConnection(f"can't connect: {error.strerror or error}") from error
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise NoConnection(f"can't connect: {why}") from error
         try:
             reader, writer = await asyncio.open_connection(sock=socket, limit=READ_SIZE)
         except BaseException:

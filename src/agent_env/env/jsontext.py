@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ def dump(value: Json) -> bytes:
     except TypeError:
         pass
     try:
-        return json.dumps(_clean(value), separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(_clean(value, finite=True), separators=(",", ":"), ensure_ascii=False).encode()
     except TypeError as error:
         raise ValueError(str(error)) from error
 
@@ -47,7 +48,7 @@ def parse(data: bytes, *, keep_non_finite: bool = False) -> Json:
     try:
         text = data.decode("utf-8", errors="replace")
         value = json.loads(text, parse_constant=float if keep_non_finite else lambda _: None)
-        return _clean(value) if "\\ud" in text or "\\uD" in text else value
+        return _clean(value, finite=False) if "\\ud" in text or "\\uD" in text else value
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
@@ -66,12 +67,14 @@ def _deeper_than(value: Json, depth: int) -> bool:
     return bool(level)
 
 
-def _clean(value: Json) -> Json:
-    """Lone surrogates replaced: no UTF-8 can carry them."""
+def _clean(value: Json, *, finite: bool) -> Json:
+    """Lone surrogates replaced, since no UTF-8 can carry them; if `finite`, None for numbers that are not."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
+    if isinstance(value, list | tuple):
+        return [_clean(item, finite=finite) for item in value]
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {_clean(key, finite=finite): _clean(item, finite=finite) for key, item in value.items()}
+    if finite and isinstance(value, float) and not math.isfinite(value):
+        return None
     return value

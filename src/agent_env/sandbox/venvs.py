@@ -155,6 +155,9 @@ async def _build(folder: Path, python: Path, lines: Sequence[str], lock: int) ->
         ) from None
     except OSError as error:
         raise storage_failure(error, f"the virtual environment {folder}", FailureKind.DEPLOY_FAILED) from error
+    finally:
+        if not _is_complete(folder, python):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _clear(folder: Path, wanted: Path, lines: Sequence[str]) -> None:
@@ -170,7 +173,7 @@ def _write_mark(folder: Path, lines: Sequence[str]) -> None:
 
 
 def _commands(folder: Path, python: Path, wanted: Path, *, empty: bool) -> list[list[str]]:
-    uv = shutil.which("uv")
+    uv = _uv()
     if uv:
         make = [uv, "venv", "--quiet", "--no-project", "--allow-existing", "--python", _base_python(), str(folder)]
         install = [uv, "pip", "install", "--compile-bytecode", "--python", str(python), "-r", str(wanted)]
@@ -178,6 +181,12 @@ def _commands(folder: Path, python: Path, wanted: Path, *, empty: bool) -> list[
         make = [_base_python(), "-I", "-m", "venv", str(folder)]
         install = [str(python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar=off", "-r", str(wanted)]
     return [make] if empty else [make, install]
+
+
+def _uv() -> str | None:
+    """uv beside our own interpreter, where `make` puts it without a PATH that knows, or on PATH."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("uv", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
 
 
 async def _run(command: Sequence[str], lock: int) -> None:
