@@ -237,6 +237,21 @@ def test_a_token_is_sent_as_bearer(rows: Path, tmp_path: Path) -> None:
     assert seen == {"Bearer secret"}
 
 
+def test_plot_writes_a_picture_of_the_rewards(rows: Path, tmp_path: Path) -> None:
+    assert play(StubResources(), rows, "--policy", "my_policies:varied", "--plot", str(tmp_path / "pictures")) == 0
+    assert (tmp_path / "pictures/rewards.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_without_matplotlib_says_so_before_anything_is_played(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    stub = StubResources()
+    assert play(stub, rows, "--policy", "my_policies:half", "--plot", str(tmp_path)) == 2
+    assert "pictures need matplotlib" in capsys.readouterr().err
+    assert stub.seen == []
+
+
 def test_the_five_policies_of_gridsim_are_known_by_name() -> None:
     from agent_env.examples.gridsim.policies import POLICIES as NAMES
     from agent_env.training.nemo_gym.play import find_policy

@@ -16,6 +16,7 @@ from typing import IO, Any
 import orjson
 
 from agent_env.errors import ConfigError
+from agent_env.figures import new_figure
 from agent_env.training.nemo_gym.client import Policy, RolloutClient, RolloutResult
 from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
 from agent_env.training.nemo_gym.progress import Advance, progress
@@ -71,6 +72,8 @@ def play_command(argv: Sequence[str]) -> int:
 
 
 def _command(given: argparse.Namespace) -> int:
+    if given.plot:
+        new_figure(1, 1)  # says now, not after the play, that matplotlib is missing
     bearer = token(given.token_file)
     client = RolloutClient(
         given.url,

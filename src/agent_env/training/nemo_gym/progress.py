@@ -1,8 +1,9 @@
-"""How far a play has come: a bar on a terminal, a line every tenth of the way elsewhere."""
+"""How far a play has come: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ from agent_env.training.nemo_gym.client import RolloutResult
 from agent_env.training.nemo_gym.flags import say
 
 Advance = Callable[[RolloutResult], None]
+
+_EVERY = 5.0
 
 
 class Tally:
@@ -43,11 +46,13 @@ def progress(policy: str, total: int) -> Iterator[Advance]:
         with _bar(tally) as advance:
             yield advance
         return
-    step = max(1, total // 10)
+    said = time.monotonic()
 
     def line(result: RolloutResult) -> None:
+        nonlocal said
         tally.add(result)
-        if tally.done % step == 0 or tally.done == total:
+        if time.monotonic() - said >= _EVERY or tally.done == total:
+            said = time.monotonic()
             say(str(tally))
 
     yield line

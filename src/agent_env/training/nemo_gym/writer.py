@@ -97,7 +97,8 @@ async def _read_splits(
         if split != "all":
             check_split(split)
     start, stop = options.rows
-    read = {split: await api.tasks(env, split, start, stop) for split in dict.fromkeys(wanted)}
+    ordered = sorted(dict.fromkeys(wanted), key=lambda split: split != "train")
+    read = {split: await api.tasks(env, split, start, stop) for split in ordered}
     for split in [split for split, tasks in read.items() if not tasks]:
         tell(f"warning: split {split!r} has no row in the range, so it gets no file")
         del read[split]
