@@ -8,9 +8,6 @@ granted and lets the start go on, and others (openenv 0.10.0), whose reset is an
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,8 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.training.nemo_gym.openenv_replies import Started, ToolReply, TurnReply, started, turn_reply
 from agent_env.training.nemo_gym.output import joined_text
-from agent_env.training.nemo_gym.wire import WireError, finite
+from agent_env.training.nemo_gym.wire import WireError
 
 Json = Any
 
@@ -34,43 +32,6 @@ class ServerFull(Exception):
 
 class _Refused(EpisodeFailure):
     """The server's own code raised: for a reset of ours that means that it has no such task."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    name: str
-    split: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """What a granted place told. A server that answers only when ready has told nothing yet."""
-
-    task: TaskName | None = None
-    turns: int | None = None
-    digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolReply:
-    """`error` is OpenEnv's error type; the text is for the model either way."""
-
-    text: str
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnReply:
-    """What ending a turn led to: the next prompt's text, or the end."""
-
-    done: bool
-    text: str = ""
-    reward: Json = None
-    scores: Mapping[str, float] = field(default_factory=dict)
-    episode_id: str | None = None
-    turns_played: int | None = None
-    timings: Mapping[str, float] = field(default_factory=dict)
 
 
 class EpisodeLink:
@@ -116,7 +77,7 @@ class EpisodeLink:
                 reply = await self._ask(reset, timeout, FailureKind.CAPACITY)
             except _Refused as refused:
                 raise WireError(f"split, index: {refused.reason}", 409) from None
-            return _started(self._observed(reply, FailureKind.DEPLOY_FAILED))
+            return started(self._observed(reply, FailureKind.DEPLOY_FAILED))
         await self._ask({"type": "state"}, timeout, FailureKind.CAPACITY)
         await self._send({"type": "reset", "data": data})
         self._reset_pending = True
@@ -153,7 +114,7 @@ class EpisodeLink:
     async def end_turn(self, response: str, timeout: float) -> TurnReply:
         action = {"type": "call_tool", "tool_name": END_TURN, "arguments": {"response": response}}
         reply = await self._step(action, timeout, FailureKind.VERIFIER_TIMEOUT)
-        return _turn_reply(self._observed(reply, FailureKind.VERIFIER_ERROR))
+        return turn_reply(self._observed(reply, FailureKind.VERIFIER_ERROR))
 
     async def close(self) -> None:
         """Ends the session on the server, whatever it is doing. May be called at any time, more than once."""
@@ -250,57 +211,6 @@ class EpisodeLink:
     def _broken(self, what: str) -> EpisodeFailure:
         self._dead = what
         return EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"the OpenEnv server at {self._url}: {what}")
-
-
-def _started(data: dict[str, Json]) -> Started:
-    observation = data["observation"]
-    task, bundle, turns = observation.get("task"), observation.get("bundle"), observation.get("turns")
-    digest = bundle.get("digest") if isinstance(bundle, dict) else None
-    return Started(
-        task=_task(task),
-        turns=turns if isinstance(turns, int) and not isinstance(turns, bool) else None,
-        digest=digest if isinstance(digest, str) else None,
-    )
-
-
-def _task(task: Json) -> TaskName | None:
-    if not isinstance(task, dict) or not isinstance(task.get("name"), str):
-        return None
-    return TaskName(task["name"], str(task.get("split")), task.get("index", -1))
-
-
-def _turn_reply(data: dict[str, Json]) -> TurnReply:
-    observation, metadata = data["observation"], data.get("metadata")
-    if not data.get("done"):
-        return TurnReply(done=False, text=_next_prompt(observation))
-    metadata = metadata if isinstance(metadata, dict) else observation.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    episode = observation.get("episode") or metadata.get("episode")
-    episode = episode if isinstance(episode, dict) else {}
-    turns, episode_id = episode.get("turns_played"), episode.get("id")
-    return TurnReply(
-        done=True,
-        reward=data.get("reward"),
-        scores=finite(observation.get("scores") or metadata.get("scores")),
-        episode_id=episode_id if isinstance(episode_id, str) else None,
-        turns_played=turns if isinstance(turns, int) else None,
-        timings=finite(episode.get("timings")),
-    )
-
-
-def _next_prompt(observation: dict[str, Json]) -> str:
-    result = observation.get("result")
-    if isinstance(result, dict) and isinstance(result.get("prompt"), str) and "data" not in result:
-        parts = [result.get("system_prompt"), result["prompt"]]
-        return "\n\n".join(part for part in parts if isinstance(part, str) and part)
-    return joined_text(result)
-
-
-def measured(reward: Json) -> float | None:
-    """The reward as a finite number, or None: nothing else counts as a measurement."""
-    if isinstance(reward, int | float) and math.isfinite(reward):
-        return float(reward)
-    return None
 
 
 def _text(value: str) -> str:

@@ -32,6 +32,7 @@ from agent_env.training.nemo_gym.folder import FolderConfig
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.session import Session
 from agent_env.training.nemo_gym.sessions import Sessions
+from agent_env.training.nemo_gym.verdict import episode_fields, masked_error, verify_answer
 from agent_env.training.nemo_gym.wire import Row, TypedSeed, VerifyRequest, WireError
 
 Json = Any
@@ -71,6 +72,7 @@ class ResourcesServer:
             **{("GET", path): self._health for path in HEALTH},
             ("GET", "/reverify_mode"): self._reverify_mode,
             ("GET", "/status"): self._status,
+            ("GET", "/capacity"): self._capacity,
             ("POST", "/seed_session"): self._seed,
             ("POST", "/verify"): self._verify,
             ("POST", "/close_session"): self._close,
@@ -122,10 +124,15 @@ class ResourcesServer:
     # the life of a session
 
     async def _seed(self, request: Request, carried: Session | None, send: Send) -> None:
-        seed = wire.parse_seed(await request.body(self._options.max_body))
         try:
+            seed = wire.parse_seed(await request.body(self._options.max_body))
             session = self._begin(seed, carried)
+        except WireError as fault:
+            self.sessions.tally.refused += 1
+            log.error("seed refused: %s", fault)
+            raise
         except EpisodeFailure as failure:
+            self.sessions.tally.refused += 1
             await self._send(request, send, self._refusal(failure))
             return
         request.cookie = session.cookie
@@ -163,7 +170,7 @@ class ResourcesServer:
     def _refusal(self, failure: EpisodeFailure) -> Reply:
         seconds = self.sessions.tally.retry_after(self.sessions.waiting)
         headers = ((b"retry-after", str(seconds).encode()),)
-        return Reply(wire.masked_error(failure.kind, failure.reason), 503, headers=headers)
+        return Reply(masked_error(failure.kind, failure.reason), 503, headers=headers)
 
     async def _tool(self, request: Request, session: Session | None, send: Send) -> None:
         if session is None:
@@ -194,14 +201,14 @@ class ResourcesServer:
         else:
             verdict = await self.sessions.verify(session, asked.final_text)
         if verdict.kind is None or not self._options.masked_as_error:
-            return Reply(wire.verify_answer(verdict, asked, self._options.metrics))
+            return Reply(verify_answer(verdict, asked, self._options.metrics))
         reason = verdict.reason or ""
         log.warning(
             "verify of %s answered with an error: %s: %s", session.task if session else "?", verdict.kind, reason
         )
         if request.begun:
             return None
-        return Reply(wire.masked_error(verdict.kind, reason, wire.episode_fields(verdict)), 503)
+        return Reply(masked_error(verdict.kind, reason, episode_fields(verdict)), 503)
 
     async def _close(self, request: Request, session: Session | None, send: Send) -> None:
         session_id = wire.parse_close(await request.body(self._options.max_body))
@@ -227,6 +234,12 @@ class ResourcesServer:
 
     async def _status(self, request: Request, session: Session | None, send: Send) -> None:
         await self._send(request, send, Reply(orjson.dumps(self.sessions.report())))
+
+    async def _capacity(self, request: Request, session: Session | None, send: Send) -> None:
+        sessions = self.sessions
+        servers = await sessions.ground.upstream.capacity()
+        told = {"open": sessions.open, "waiting": sessions.waiting, "openenv": servers}
+        await self._send(request, send, Reply(orjson.dumps(told)))
 
     def _allowed(self, request: Request) -> bool:
         token = self._options.token

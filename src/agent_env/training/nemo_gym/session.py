@@ -20,13 +20,15 @@ import orjson
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.training.nemo_gym.background import Background
 from agent_env.training.nemo_gym.idle import IdleClock
-from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink, Started, TurnReply, measured
+from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink
+from agent_env.training.nemo_gym.openenv_replies import Started, TurnReply
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.output import cut
 from agent_env.training.nemo_gym.tally import Tally
 from agent_env.training.nemo_gym.toolsets import Toolset, Toolsets
 from agent_env.training.nemo_gym.upstream import Server, Upstream, check_name
-from agent_env.training.nemo_gym.wire import Row, Verdict, WireError
+from agent_env.training.nemo_gym.verdict import Verdict, decide
+from agent_env.training.nemo_gym.wire import Row, WireError
 
 Json = Any
 log = logging.getLogger("agent_env.serve")
@@ -142,6 +144,7 @@ class Session:
                 check_name(self.row, started.task)
             self.state = State.STARTING
             self._placed.set()
+            log.info("session %s plays %s, after %.2f s for its place", self.id, self.task, self.wait_s)
             self._toolset = self._ground.toolsets.of(self.row, await link.tools(self._options.start_limit), self._turns)
         except WireError as fault:
             self._row_fault = fault
@@ -252,7 +255,14 @@ class Session:
         else:
             running = self._running_tool or "of the rollout"
             self.fail(FailureKind.TOOL_TIMEOUT, f"the tool call {running} was still running when it was verified")
-        self.verdict = self._decide()
+        toolset = self._toolset
+        played = Verdict(
+            episode_id=self.id,
+            turns_played=self._turn - 1,
+            tools_changed=toolset is not None and toolset.changed_for(self.row),
+            timings={"wait_s": round(self.wait_s, 4)},
+        )
+        self.verdict = decide(self._end, self.failure, played)
         self._release()
         return self.verdict
 
@@ -269,41 +279,6 @@ class Session:
             raise EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"the episode goes on after {_MOST_TURNS} turns")
         except EpisodeFailure as failure:
             self._fail(failure)
-
-    def _decide(self) -> Verdict:
-        end = self._end
-        if end is None:
-            failure = self.failure or EpisodeFailure(FailureKind.CANCELLED, "the episode ended without an outcome")
-            return self._masked(failure.kind, failure.reason)
-        reward = measured(end.reward)
-        if reward is None and end.reward is None:
-            return self._masked(FailureKind.NO_SCORE, "the episode ended without a reward")
-        if reward is None:
-            return self._masked(FailureKind.SCORE_NOT_FINITE, f"the reward is {end.reward!r}")
-        return Verdict(
-            reward=reward,
-            episode_id=end.episode_id or self.id,
-            scores=end.scores,
-            turns_played=end.turns_played if end.turns_played is not None else self._turn - 1,
-            tools_changed=self._tools_changed,
-            timings={"wait_s": self.wait_s, **end.timings},
-        )
-
-    def _masked(self, kind: FailureKind, reason: str) -> Verdict:
-        end = self._end
-        return Verdict(
-            kind=kind,
-            reason=reason,
-            episode_id=(end.episode_id if end else None) or self.id,
-            scores=end.scores if end else {},
-            turns_played=self._turn - 1,
-            tools_changed=self._tools_changed,
-            timings={"wait_s": self.wait_s, **(end.timings if end else {})},
-        )
-
-    @property
-    def _tools_changed(self) -> bool:
-        return self._toolset is not None and self._toolset.changed_for(self.row)
 
     # the end
 

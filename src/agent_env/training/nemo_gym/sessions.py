@@ -22,7 +22,8 @@ from agent_env.training.nemo_gym.session import Ground, Session
 from agent_env.training.nemo_gym.tally import Tally
 from agent_env.training.nemo_gym.toolsets import Toolsets
 from agent_env.training.nemo_gym.upstream import Upstream
-from agent_env.training.nemo_gym.wire import Row, TypedSeed, Verdict, WireError
+from agent_env.training.nemo_gym.verdict import Verdict
+from agent_env.training.nemo_gym.wire import Row, TypedSeed, WireError
 
 Json = Any
 log = logging.getLogger("agent_env.serve")
@@ -149,7 +150,8 @@ class Sessions:
         if self._fates.get(session) not in (None, fate):
             self._recount(session, fate)
             self._bury(session)
-            log.info("session %s of %s verified: %s", session.id, session.task, verdict.reason or verdict.reward)
+            worth = f"masked, {verdict.kind.value}" if verdict.kind else f"reward {verdict.reward:g}"
+            log.info("session %s of %s verified: %s (episode %s)", session.id, session.task, worth, verdict.episode_id)
         return verdict
 
     def lost(self) -> Verdict:
@@ -165,6 +167,7 @@ class Sessions:
         session.fail(FailureKind.CANCELLED, "the session was closed before it was verified")
         if self._fates.get(session) in (Fate.OPEN, Fate.SEEDING):
             self._recount(session, Fate.CLOSED)
+            log.info("session %s of %s closed before it was verified", session.id, session.task)
             self._bury(session)
 
     def close_typed(self, session_id: str) -> None:
@@ -203,6 +206,7 @@ class Sessions:
         if self._fates.get(session) is Fate.OPEN:
             session.fail(FailureKind.SESSION_EXPIRED, f"no request for {idle:g} s (--idle-timeout)")
             self._recount(session, Fate.RECLAIMED)
+            log.info("session %s of %s reclaimed after %g s without a request", session.id, session.task, idle)
             self._bury(session)
 
     def _recount(self, session: Session, fate: Fate) -> None:

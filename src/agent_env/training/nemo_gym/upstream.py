@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_env.errors import EpisodeFailure, FailureKind
-from agent_env.training.nemo_gym.openenv_client import EpisodeLink, ServerFull, Started, TaskName
+from agent_env.training.nemo_gym.openenv_client import EpisodeLink, ServerFull
 from agent_env.training.nemo_gym.openenv_http import fetch
+from agent_env.training.nemo_gym.openenv_replies import Started, TaskName
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.wire import Row, WireError
 
@@ -29,6 +30,8 @@ class Server:
     def __init__(self, url: str, env: str, options: ServeOptions) -> None:
         self.url = url.rstrip("/")
         self.sessions = 0
+        self.trouble_at = float("-inf")
+        """When it last took no session."""
         self._env = env
         self._options = options
         self._ours: bool | None = None
@@ -45,6 +48,13 @@ class Server:
         """The server went away: another may come back in its place."""
         self._ours = None
         self._names.clear()
+
+    async def capacity(self) -> Json:
+        try:
+            status, body = await fetch(self.url, "GET", "/capacity", token=self._options.openenv_token, timeout=3)
+        except (OSError, TimeoutError) as error:
+            return {"url": self.url, "error": str(error) or "no answer in time"}
+        return {"url": self.url, **body} if status == 200 and isinstance(body, dict) else None
 
     async def open(self) -> EpisodeLink:
         return await EpisodeLink.connect(
@@ -95,21 +105,38 @@ class Upstream:
             if left <= 0:
                 waited = f"waited {loop.time() - began:.0f} s for a place (--reset-timeout)"
                 raise EpisodeFailure(FailureKind.CAPACITY, f"{waited}{last and ': ' + last}")
-            server = min(self._servers, key=lambda server: server.sessions)
+            server = self._next(loop.time())
             try:
                 return (*await self._place(server, row, left), server)
             except ServerFull as full:
                 refused_since, last = None, f"{server.url} is full: {full}"
+                server.trouble_at = loop.time()
             except TimeoutError:
                 refused_since, last = None, f"{server.url} does not take the connection in time"
+                server.trouble_at = loop.time()
             except OSError as error:
                 server.forget()
+                server.trouble_at = loop.time()
                 refused_since = loop.time() if refused_since is None else refused_since
                 last = f"no OpenEnv server answers at {server.url}: {error}"
                 if loop.time() - refused_since >= self._options.refused_for:
                     raise EpisodeFailure(FailureKind.PROVIDER_UNAVAILABLE, last) from None
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(left, 0)))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def capacity(self) -> list[Json]:
+        """What each server tells of its places; None for one that tells nothing."""
+        return list(await asyncio.gather(*(server.capacity() for server in self._servers)))
+
+    def _next(self, now: float) -> Server:
+        """The least used server; one that took no session of late only when the others didn't either."""
+        return min(
+            self._servers,
+            key=lambda server: (
+                server.trouble_at if now - server.trouble_at < _LONGEST_PAUSE else 0.0,
+                server.sessions,
+            ),
+        )
 
     async def _place(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
         ours = await server.ours()

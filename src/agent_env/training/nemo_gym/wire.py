@@ -1,4 +1,4 @@
-"""What clients send and what they are answered: the shapes of NeMo Gym's resources-server protocol (nemo-gym 0.7.0).
+"""What clients send: the requests of NeMo Gym's resources-server protocol (nemo-gym 0.7.0).
 
 Bodies are read here and nowhere else. Everything that can be wrong with one is a `WireError`, whose text names the
 field.
@@ -6,18 +6,18 @@ field.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
-from agent_env.errors import AgentEnvError, FailureKind
+from agent_env.errors import AgentEnvError
 from agent_env.training.nemo_gym.schemas import normalise
+from agent_env.training.nemo_gym.spans import NotJson, spans
 
 Json = Any
 
@@ -25,7 +25,6 @@ _ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ATTEMPT_SUFFIX = re.compile(r"-a[0-9]+$")
 _TYPED_KEYS = frozenset({"resources_session_id", "episode_id", "task_id", "task_data"})
 _CLOSE_KEYS = frozenset({"resources_session_id", "episode_id"})
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class WireError(AgentEnvError):
@@ -70,28 +69,6 @@ class VerifyRequest:
     final_text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a rollout is worth. `kind` is set for a masked one."""
-
-    reward: float = 0.0
-    kind: FailureKind | None = None
-    reason: str | None = None
-    episode_id: str | None = None
-    scores: Mapping[str, float] = field(default_factory=dict)
-    turns_played: int = 0
-    tools_changed: bool = False
-    timings: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def masked(self) -> bool:
-        return self.kind is not None
-
-    @property
-    def failure_kind(self) -> str | None:
-        return self.kind.gym_word if self.kind else None
-
-
 def parse_seed(body: bytes) -> Row | TypedSeed:
     data = _object(body, "the seed")
     if "resources_session_id" not in data:
@@ -130,7 +107,10 @@ def parse_verify(body: bytes) -> VerifyRequest:
 
     `response` may lack ids and usage, be empty or end in a call without an answer: clients differ there.
     """
-    fields = _spans(body)
+    try:
+        fields = spans(body)
+    except NotJson as fault:
+        raise WireError(f"the request: {fault}") from None
     if "response" not in fields:
         raise WireError("response: missing")
     response, text = fields["response"]
@@ -154,63 +134,12 @@ def final_text(output: Json) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def verify_answer(verdict: Verdict, request: VerifyRequest, metrics: frozenset[str] | None) -> bytes:
-    """The body of a verify answer: the verdict first, then the echo spliced in as it came."""
-    answer = {
-        "reward": verdict.reward,
-        "mask_sample": verdict.masked,
-        "failure_kind": verdict.failure_kind,
-        "failure_reason": verdict.reason,
-        "instance_config": {"mask_sample": verdict.masked},
-        "episode": episode_fields(verdict),
-        **_metrics(verdict, metrics),
-    }
-    head = orjson.dumps(answer)[:-1]
-    echo = f',"responses_create_params":{request.params},"response":{request.response}}}'
-    return head + echo.encode("utf-8", "surrogatepass")
-
-
-def episode_fields(verdict: Verdict) -> dict[str, Json]:
-    return {
-        "id": verdict.episode_id,
-        "kind": verdict.kind,
-        "scores": dict(verdict.scores),
-        "turns_played": verdict.turns_played,
-        "tools_changed": verdict.tools_changed,
-        "timings": dict(verdict.timings),
-    }
-
-
-def masked_error(kind: FailureKind, reason: str, episode: Mapping[str, Json] | None = None) -> bytes:
-    """The body of a 503: the reason for people first, then the same names as in a verify answer."""
-    body: dict[str, Json] = {"detail": f"{kind.value}: {reason}", "failure_kind": kind.gym_word}
-    body |= {"failure_reason": reason, "mask_sample": True}
-    return orjson.dumps(body if episode is None else {**body, "episode": episode})
-
-
 def tools_digest(tools: Iterable[Mapping[str, Json]]) -> bytes:
     """Of the names and schemas alone: descriptions are the user's to change, clients add keys of their own."""
     shown = sorted(
         ([str(tool.get("name")), normalise(tool.get("parameters"))] for tool in tools), key=lambda tool: str(tool[0])
     )
     return hashlib.blake2b(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
-
-
-def finite(numbers: Json) -> dict[str, float]:
-    """The finite numbers of an object, by name: nothing else may leave the server as a score or a time."""
-    if not isinstance(numbers, dict):
-        return {}
-    return {str(name): float(x) for name, x in numbers.items() if isinstance(x, int | float) and math.isfinite(x)}
-
-
-def _metrics(verdict: Verdict, chosen: frozenset[str] | None) -> dict[str, float]:
-    """verifiers makes a metric of every number at the top of the answer, so only what is asked for goes there."""
-    shown: dict[str, float] = {}
-    if "scores" in chosen if chosen is not None else len(verdict.scores) > 1:
-        shown |= {f"score/{step}": score for step, score in verdict.scores.items()}
-    if chosen is not None and "timings" in chosen:
-        shown |= verdict.timings
-    return shown
 
 
 def _row(data: dict[str, Json], where: str) -> Row:
@@ -228,7 +157,14 @@ def _row_tools(params: Json) -> bytes | None:
     tools = params.get("tools") if isinstance(params, dict) else None
     if not isinstance(tools, list):
         return None
-    return tools_digest(tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "function")
+    return _shown_digest(orjson.dumps(tools))
+
+
+@functools.lru_cache(maxsize=256)
+def _shown_digest(tools: bytes) -> bytes:
+    """Rows by the thousand show the same few toolsets."""
+    shown = orjson.loads(tools)
+    return tools_digest(tool for tool in shown if isinstance(tool, dict) and tool.get("type") == "function")
 
 
 def _session_id(data: dict[str, Json]) -> str:
@@ -266,75 +202,6 @@ def _object(body: bytes, what: str) -> dict[str, Json]:
     if not isinstance(data, dict):
         raise WireError(f"{what}: must be a JSON object, got {_kind(data)}")
     return data
-
-
-class _NotFinite(Exception):
-    """NaN or Infinity among the numbers."""
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise _NotFinite(name)
-
-
-_STRICT = json.JSONDecoder(parse_constant=_no_constant)
-_LENIENT = json.JSONDecoder()
-
-
-def _spans(body: bytes) -> dict[str, tuple[Json, str]]:
-    """A JSON object's fields, each with its own text. Of a name given twice the last counts, as in every JSON reader.
-
-    Token log-probabilities may come as NaN or Infinity, which is not JSON: such a field is written anew, with null.
-    """
-    try:
-        text = body.decode()
-        at = _punctuation(text, 0, "{")
-        fields: dict[str, tuple[Json, str]] = {}
-        if text[at : at + 1] == "}":
-            return _ended(text, at, fields)
-        while True:
-            if text[at : at + 1] != '"':
-                raise WireError(f"the request: not valid JSON: a field's name is expected at character {at}")
-            name, at = _STRICT.raw_decode(text, at)
-            at = _punctuation(text, at, ":")
-            value, end, shown = _value(text, at)
-            fields[name] = (value, shown)
-            at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
-            if text[at : at + 1] == "}":
-                return _ended(text, at, fields)
-            at = _punctuation(text, at, ",")
-    except UnicodeDecodeError as error:
-        raise WireError(f"the request: not UTF-8: {error.reason} at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise WireError(f"the request: not valid JSON: {error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise WireError("the request: nested too deeply") from None
-
-
-def _value(text: str, at: int) -> tuple[Json, int, str]:
-    try:
-        value, end = _STRICT.raw_decode(text, at)
-        return value, end, text[at:end]
-    except _NotFinite:
-        value, end = _LENIENT.raw_decode(text, at)
-        return value, end, orjson.dumps(value).decode()
-
-
-def _punctuation(text: str, at: int, mark: str) -> int:
-    """The place after `mark`, blanks around it passed over."""
-    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-    if text[at : at + 1] != mark:
-        raise WireError(
-            "the request: must be a JSON object"
-            if mark == "{"
-            else f"the request: not valid JSON: {mark!r} is expected at character {at}"
-        )
-    return _SPACE.match(text, at + 1).end()  # type: ignore[union-attr]
-
-
-def _ended(text: str, at: int, fields: dict[str, tuple[Json, str]]) -> dict[str, tuple[Json, str]]:
-    if text[at + 1 :].strip(" \t\n\r"):
-        raise WireError(f"the request: not valid JSON: more text after character {at}")
-    return fields
 
 
 def _message_text(content: Json) -> str:
