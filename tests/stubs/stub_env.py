@@ -19,7 +19,7 @@ STUB_SPAWN         number of child processes to start, each in a session of its 
 STUB_MCP_PATH      path of the MCP endpoint (default /mcp)
 STUB_LOAD_DELAY    seconds the load extension takes
 
-Built-in tools: `echo {text}`, `add {a, b}`, `sleep {seconds}`, `submit {value}`, `state {}`, `fail {message}`
+Built-in tools: `echo {text}`, `add {a, b}`, `sleep {seconds}`, `submit {value}`, `look {}`, `fail {message}`
 (isError), `crash {}`, `big {size}`, `write {path, text}`, `whoami {}` (role, session) and the hidden `plumbing {}`.
 Data plane: `data/add` appends parts, `data/reset` drops them, `data/get` answers one data part
 `{"parts", "loaded", "submission"}`. Extension `urn:stub:load/v1` {"value": x} stores `loaded`; "bad" is refused.
@@ -53,7 +53,7 @@ BUILT_IN = [
     {"name": "add", "description": "Adds two integers.", "inputSchema": schema(a="integer", b="integer")},
     {"name": "sleep", "description": "Sleeps.", "inputSchema": schema(seconds="number")},
     {"name": "submit", "description": "Submits a value.", "inputSchema": schema(value="number")},
-    {"name": "state", "description": "What was loaded and submitted.", "inputSchema": schema()},
+    {"name": "look", "description": "What was loaded and submitted.", "inputSchema": schema()},
     {"name": "fail", "description": "Refuses.", "inputSchema": schema(message="string")},
     {"name": "crash", "description": "Ends the process.", "inputSchema": schema()},
     {"name": "big", "description": "Answers `size` bytes.", "inputSchema": schema(size="integer")},
@@ -106,7 +106,7 @@ def call_tool(name, arguments, headers):
         if name == "submit":
             STATE["submission"] = float(arguments["value"])
             return structured({"accepted": True})
-        if name == "state":
+        if name == "look":
             return structured({"loaded": STATE["loaded"], "submission": STATE["submission"]})
         if name == "fail":
             raise ValueError(arguments["message"])
