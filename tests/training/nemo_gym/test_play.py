@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -263,7 +264,7 @@ def test_ctrl_c_ends_at_once_with_what_was_played(rows: Path, tmp_path: Path) ->
     async def verify(request: Request) -> Response:
         if (await request.json())["index"] == 1:
             while not await request.is_disconnected():
-                await __import__("asyncio").sleep(0.05)
+                await asyncio.sleep(0.05)
         return JSONResponse({"reward": 1, "response": {}, "responses_create_params": {}})
 
     out = tmp_path / "out.jsonl"

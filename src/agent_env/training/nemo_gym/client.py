@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -38,6 +38,8 @@ class TurnCap(AgentEnvError):
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
     policy: str
+    number: int
+    """place of the row in its file, from 0"""
     row: str
     """the row's task_id"""
     split: str | None
@@ -57,6 +59,8 @@ class RolloutResult:
     """tool calls that were sent"""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """seed, first_call, calls (the later ones, in sum), verify, total"""
+    output: Sequence[Mapping[str, Json]] = ()
+    """the Responses items of what was said and called"""
 
     @property
     def measured(self) -> bool:
@@ -196,6 +200,7 @@ class RolloutClient:
         episode = episode if isinstance(episode, dict) else {}
         return RolloutResult(
             policy=name,
+            number=row.number,
             row=row.id,
             split=row.data.get("split"),
             index=row.data.get("index"),
@@ -208,6 +213,7 @@ class RolloutClient:
             scores=episode.get("scores") or {},
             calls=len(rollout.call_seconds) if rollout else 0,
             seconds=seconds,
+            output=rollout.output if rollout else (),
         )
 
     async def _start(self, row: Row, repeat: int, seconds: dict[str, float]) -> Rollout:

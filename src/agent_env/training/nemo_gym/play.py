@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import importlib
 import inspect
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,10 +37,11 @@ _EXAMPLES = """\
 
 @dataclass(slots=True)
 class Played:
-    """The rollouts of each policy, and how many seconds each policy took in all."""
+    """The rollouts of each policy, without what was said and called but for the first row's."""
 
     results: dict[str, list[RolloutResult]] = field(default_factory=dict)
     walls: dict[str, float] = field(default_factory=dict)
+    """seconds that each policy took in all"""
 
     @property
     def clean(self) -> bool:
@@ -55,7 +57,8 @@ class Played:
         started = time.perf_counter()
 
         def ended(result: RolloutResult) -> None:
-            results.append(result)
+            first = (result.number, result.repeat) == (0, 0)
+            results.append(result if first else replace(result, output=()))
             self.walls[policy] = time.perf_counter() - started
             if log:
                 log.write(orjson.dumps(_rounded(result), option=orjson.OPT_APPEND_NEWLINE))
@@ -91,10 +94,7 @@ def _command(given: argparse.Namespace) -> int:
     if given.summary:
         _write(Path(given.summary), {**dict(given.note), "policies": played.summary()})
     if given.plot:
-        from agent_env.training.nemo_gym.plots import plot_rewards
-
-        rewards = {name: rewards_of(results) for name, results in played.results.items()}
-        say(f"wrote {plot_rewards(Path(given.plot) / 'rewards.png', rewards)}")
+        _draw(Path(given.plot), played)
     return OK if played.clean else FAILED
 
 
@@ -170,8 +170,27 @@ def find_policy(name: str) -> Policy:
     return found
 
 
+def _draw(folder: Path, played: Played) -> None:
+    """The rewards, and the first row's day of each policy that played GridSim."""
+    from agent_env.examples.gridsim.transcript import plot_transcript
+    from agent_env.training.nemo_gym.plots import plot_rewards
+
+    pictures = [
+        plot_rewards(folder / "rewards.png", {name: rewards_of(results) for name, results in played.results.items()})
+    ]
+    for name, results in played.results.items():
+        first = next((result.output for result in results if result.output), ())
+        if picture := plot_transcript(folder / f"day-{re.sub(r'[^A-Za-z0-9._-]', '-', name)}.png", first):
+            pictures.append(picture)
+    for picture in pictures:
+        say(f"wrote {picture}")
+
+
 def _rounded(result: RolloutResult) -> dict[str, object]:
-    return asdict(result) | {"seconds": {phase: round(value, 6) for phase, value in result.seconds.items()}}
+    """For the JSON Lines: without the items, which are as long as the tools' texts."""
+    fields = asdict(replace(result, output=()))
+    del fields["output"]
+    return fields | {"seconds": {phase: round(value, 6) for phase, value in result.seconds.items()}}
 
 
 @contextmanager

@@ -79,7 +79,7 @@ async def write(options: WriterOptions, tell: Callable[[str], None]) -> Written:
         splits={split: len(tasks) for split, tasks in splits.items()},
     )
     with staging.staged(path, former) as stage:
-        await asyncio.to_thread(_fill, stage.path, server, splits, tools, tell)
+        _fill(stage.path, server, splits, tools, tell)
     if stage.aside:
         tell(f"the former folder is kept as {stage.aside}")
     return Written(server.path, server.splits, len(tools.played))
