@@ -172,6 +172,40 @@ async def test_a_charset_in_the_content_type_is_honoured() -> None:
     assert texts == ["é"]
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", ""),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+        (b"x" * 10 * 1024 * 1024, "x" * 10 * 1024 * 1024),
+    ],
+    ids=["empty", "not UTF-8", "ANSI", "10 MiB"],
+)
+async def test_any_output_reaches_the_model_as_text(body: bytes, text: str) -> None:
+    texts = []
+
+    async def tool(request: Request) -> Response:
+        return Response(body, media_type="text/plain")
+
+    async def policy(play: Rollout) -> None:
+        texts.append(await play.call("submit", {}))
+
+    assert (await played(StubResources(tool=tool), policy)).measured
+    assert texts == [text]
+
+
+async def test_a_cookie_of_five_kilobytes_is_sent_back_whole() -> None:
+    value = "v" * 5000
+
+    async def seed(request: Request) -> Response:
+        return JSONResponse({}, headers={"set-cookie": f"big={value}; Path=/"})
+
+    stub = StubResources(seed=seed)
+    assert (await played(stub, data=row(tools=[]))).measured
+    assert stub.seen[-1][1] == f"big={value}"
+
+
 async def test_calls_of_one_rollout_go_one_at_a_time_in_order() -> None:
     running = most = 0
 

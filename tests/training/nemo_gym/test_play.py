@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -253,6 +254,25 @@ def test_plot_without_matplotlib_says_so_before_anything_is_played(
     assert stub.seen == []
 
 
+def test_a_terminal_gets_a_bar(rows: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with served(StubResources().app()) as url:
+        command = [sys.executable, "-m", "agent_env.training.nemo_gym", "play", url, "--rows", str(rows)]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "TERM": "xterm", "COLUMNS": "160"}
+        process = subprocess.Popen(
+            [*command, "--policy", "my_policies:half"], env=environment, stdout=subprocess.DEVNULL, stderr=theirs
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with EIO
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        os.close(ours)
+        assert process.wait(10) == 0
+    assert "━".encode() in shown
+    assert b"my_policies:half: 6/6 rollouts, mean 0.5000" in shown
+
+
 def test_the_five_policies_of_gridsim_are_known_by_name() -> None:
     from agent_env.examples.gridsim.policies import POLICIES as NAMES
     from agent_env.training.nemo_gym.play import find_policy
@@ -263,8 +283,8 @@ def test_the_five_policies_of_gridsim_are_known_by_name() -> None:
 def test_ctrl_c_ends_at_once_with_what_was_played(rows: Path, tmp_path: Path) -> None:
     async def verify(request: Request) -> Response:
         if (await request.json())["index"] == 1:
-            while not await request.is_disconnected():
-                await asyncio.sleep(0.05)
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
         return JSONResponse({"reward": 1, "response": {}, "responses_create_params": {}})
 
     out = tmp_path / "out.jsonl"

@@ -49,7 +49,7 @@ def _write(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         name=arguments.name,
         rows=arguments.rows,
-        splits=tuple(arguments.split),
+        splits=tuple(name for names in arguments.split for name in names.split(",")),
         probe=arguments.probe,
         force=arguments.force,
         token=token(arguments.openenv_token_file),
@@ -72,7 +72,11 @@ def _parser() -> Parser:
     parser.flag("--name", help="name of the server; the bundle's by default")
     parser.flag("--rows", metavar="A:B", type=_rows, default=(0, None), help="rows A to B (not included) of each split")
     parser.flag(
-        "--split", metavar="S", action="append", default=[], help="write this split; repeatable; every eval by default"
+        "--split",
+        metavar="S",
+        action="append",
+        default=[],
+        help="write this split; repeatable, or S,S; every eval by default",
     )
     parser.flag(
         "--probe",
