@@ -238,12 +238,16 @@ async def test_a_turn_past_its_deadline_masks_or_scores_as_the_env_says(tmp_path
             await episode.result()
         assert caught.value.kind is FailureKind.TURN_EXPIRED
         assert turn is not None
-        with pytest.raises(EpisodeError):
+        with pytest.raises(EpisodeFailure, match="turn_expired"):
             await turn.call("look", {})
     settings = 'on_turn_timeout = "score"'
     async with stage(tmp_path / "score", deadlines=Deadlines(turn=0.2), settings=settings) as (runtime, spec):
         episode = await spec.start(runtime)
+        turn = await episode.next_turn()
         assert await episode.result() == {"grade": 0.0}
+        assert turn is not None
+        with pytest.raises(EpisodeError, match="over"):
+            await turn.call("look", {})
 
 
 async def test_abandoning_ends_a_call_in_flight_and_leaves_nothing(tmp_path: Path) -> None:

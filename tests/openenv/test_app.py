@@ -137,6 +137,27 @@ async def test_an_environment_failure_is_an_observation_with_its_kind_and_no_rew
         assert (await env.reset())["done"] is False
 
 
+async def test_a_call_after_the_turns_time_names_that_as_the_failure(tmp_path: Path) -> None:
+    async with stub_server(tmp_path, options={"turn_timeout": 0.1}) as url, client(url) as env:
+        await env.reset(split="train", index=0)
+        await asyncio.sleep(0.3)
+        late = await env.call("look")
+        assert late["done"] is True
+        assert late["observation"]["failure"]["kind"] == "turn_expired"
+
+
+async def test_a_call_after_the_turns_time_is_refused_where_that_is_scored(tmp_path: Path) -> None:
+    settings = 'on_turn_timeout = "score"'
+    async with stub_server(tmp_path, options={"turn_timeout": 0.1}, settings=settings) as url, client(url) as env:
+        await env.reset(split="train", index=0)
+        await asyncio.sleep(0.3)
+        late = await env.call("look")
+        assert late["done"] is False
+        assert late["observation"]["error"] == {"error_type": "execution_error", "message": "the turn is over"}
+        end = await env.call("end_turn", response="done")
+        assert end["reward"] == 0.0
+
+
 async def test_a_start_that_fails_is_an_observation_too(tmp_path: Path) -> None:
     async with stub_server(tmp_path, env_vars={"STUB_EXIT_AT_START": "4"}) as url, client(url) as env:
         reset = await env.reset()

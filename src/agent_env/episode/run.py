@@ -198,6 +198,9 @@ class Episode:
                 self._turns.put_nowait(turn)
                 try:
                     return await self._reply(turn, model)
+                except EpisodeFailure as failure:
+                    turn.fail(failure)
+                    raise
                 finally:
                     self.turns_played += 1
                     turn.fail(self._ending or EpisodeFailure(FailureKind.CANCELLED, "the turn is over"))
@@ -219,6 +222,7 @@ class Episode:
         if turn.ended.done():
             return turn.ended.result()
         if any(self._context.envs[name].env.settings.on_turn_timeout == "score" for name in self._env_names(turn)):
+            await turn.end("")
             return ""
         raise EpisodeFailure(
             FailureKind.TURN_EXPIRED, f"step {turn.step_id!r}: the turn was not ended after {limit:g} s"

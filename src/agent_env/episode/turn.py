@@ -87,10 +87,11 @@ class Turn:
         """Call a tool. What the model did wrong comes back as a result with `is_error`.
 
         Raises:
-            EpisodeError: the turn is over.
-            EpisodeFailure: the environment failed the call, and with it the episode.
+            EpisodeError: the turn was ended by its reply.
+            EpisodeFailure: the environment failed the call, or has failed the turn before, and with it the episode.
         """
         if self.over:
+            self.ended.result()
             raise EpisodeError("the turn is over")
         self._record.tool_calls += 1
         if not self._tools.knows(name):

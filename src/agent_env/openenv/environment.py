@@ -165,8 +165,10 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             return _called(action.tool_name, turn, await turn.call(action.tool_name, action.arguments))
         except EpisodeFailure as failure:
             return self._step_failed(action, failure)
-        except EpisodeError as error:
-            return self._step_failed(action, EpisodeFailure(FailureKind.CANCELLED, str(error)))
+        except EpisodeError as error:  # the turn's time was up, and its env has that scored
+            assert isinstance(action, CallToolAction)
+            refused = ToolError(error_type=ToolErrorType.EXECUTION_ERROR, message=str(error))
+            return StepObservation(tool_name=action.tool_name, error=refused)
 
     async def _playing(self) -> Turn:
         if self._failure is not None:
