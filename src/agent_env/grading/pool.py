@@ -86,36 +86,43 @@ class GraderPool:
         Raises:
             EpisodeFailure: VERIFIER_ERROR or VERIFIER_TIMEOUT; SERVER_SHUTDOWN when the pool is closed meanwhile.
         """
-        await self._interpreter()
-        file = await asyncio.to_thread(read_source, source)
         waited = await self._place(step_id)
         try:
-            process = await self._take(file)
-            self._busy.add(process)
-            try:
-                answer = await process.grade(file, mcp_url, run, timeout)
-            except BaseException:
-                await self._end(process)
-                raise
-            finally:
-                self._busy.discard(process)
-            if process.spent or self._closed:
-                await self._end(process)
-            else:
-                self._idle.append(process)
+            file = await _read(source, step_id)
+            answer = await self._grade(file, mcp_url, run, timeout)
         finally:
             self._places.release()
         return self._rows(answer, file, step_id, timeout, waited)
 
     async def aclose(self) -> None:
-        """End every process. Verifies that still run fail."""
+        """End every process and wait for that. Verifies that run or wait fail."""
         self._closed = True
         for process in [*self._idle, *self._busy]:
             self._begin_end(process)
         self._idle.clear()
+        for _ in range(self._workers):
+            await self._places.acquire()
+        for _ in range(self._workers):
+            self._places.release()
         while self._ending:
             await asyncio.wait(self._ending)
         await self._keepers.aclose()
+
+    async def _grade(self, source: Source, mcp_url: str, run: Json | None, timeout: float) -> dict[str, Json]:
+        process = await self._take(source)
+        self._busy.add(process)
+        try:
+            answer = await process.grade(source, mcp_url, run, timeout)
+        except BaseException:
+            await self._end(process)
+            raise
+        finally:
+            self._busy.discard(process)
+        if process.spent or self._closed:
+            await self._end(process)
+        else:
+            self._idle.append(process)
+        return answer
 
     async def _interpreter(self) -> Path:
         if self._python is None:
@@ -143,10 +150,19 @@ class GraderPool:
 
     async def _take(self, source: Source) -> GraderProcess:
         """An idle process, one that knows the grader if there is one, else a new one."""
+        self._check_open()
+        if self._idle:
+            place = next((place for place, process in enumerate(self._idle) if process.has(source)), -1)
+            return self._idle.pop(place)
+        process = await self._start()
+        if self._closed:
+            await self._end(process)
+        self._check_open()
+        return process
+
+    def _check_open(self) -> None:
         if self._closed:
             raise EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the graders were stopped")
-        place = next((place for place, process in enumerate(self._idle) if process.has(source)), -1)
-        return self._idle.pop(place) if self._idle else await self._start()
 
     async def _start(self) -> GraderProcess:
         python = await self._interpreter()
@@ -177,16 +193,23 @@ class GraderPool:
             reason = f"step {step_id!r}: {source.name} was not done after {timeout:g} s{place}{line}"
             raise EpisodeFailure(FailureKind.VERIFIER_TIMEOUT, reason)
         if "error" in answer:
-            if self._closed:
-                raise EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the graders were stopped")
+            self._check_open()
             place = f" ({answer['where']})" if answer.get("where") else ""
-            missing = f"; the graders' venv has {', '.join(self._requirements)}" if _lacks_module(answer) else ""
+            packages = ", ".join(self._requirements) or "no packages"
+            missing = f"; the graders' venv has {packages}" if _lacks_module(answer) else ""
             if printed := answer.get("printed"):
                 log.warning("step %r: %s printed:\n%s", step_id, source.name, printed)
             reason = f"step {step_id!r}: {source.name}: {answer['error']}{place}{missing}"
             raise EpisodeFailure(FailureKind.VERIFIER_ERROR, reason)
-        rows = answer["rows"]
-        return list(rows)
+        return list(answer["rows"])
+
+
+async def _read(source: Path, step_id: str) -> Source:
+    try:
+        return await asyncio.to_thread(read_source, source)
+    except OSError as error:
+        reason = f"step {step_id!r}: {source.name} can't be read: {error.strerror}"
+        raise EpisodeFailure(FailureKind.VERIFIER_ERROR, reason) from error
 
 
 def _lacks_module(answer: dict[str, Json]) -> bool:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.sandbox.keeper import descendants
 from agent_env.sandbox.supervision import Keepers, Kept, KeptCommand
 
@@ -51,7 +50,7 @@ class Source:
 
 
 class GraderProcess:
-    """A running worker. Raises `EpisodeFailure`; after any exception it must be ended."""
+    """A running worker. When a call of it raises, cancellation included, it must be ended."""
 
     def __init__(self, kept: Kept, folder: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._kept = kept
@@ -114,7 +113,7 @@ class GraderProcess:
             return {"timeout": _blocked_at(self.printed(begun), source.name)}
         except (OSError, EOFError, ValueError) as error:
             self._spoilt = True
-            return {"error": await self._ending(error), "where": ""}
+            return {"error": await self._ending(error), "where": "", "printed": self.printed(begun)}
         self._modules.add(source.digest)
         if answer.get("spoilt") or set(descendants(self._kept.keeper_pid)) != {self._kept.pid}:
             self._spoilt = True
@@ -165,14 +164,10 @@ class GraderProcess:
 
 
 def read_source(path: Path) -> Source:
-    """Raises `EpisodeFailure`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise EpisodeFailure(FailureKind.VERIFIER_ERROR, f"{path.name} can't be read: {error.strerror}") from error
-    return Source(
-        path.name, hashlib.sha256(path.name.encode() + b"\0" + data).hexdigest(), base64.b64encode(data).decode()
-    )
+    """Raises OSError."""
+    data = path.read_bytes()
+    digest = hashlib.sha256(path.name.encode() + b"\0" + data).hexdigest()
+    return Source(path.name, digest, base64.b64encode(data).decode())
 
 
 def _command(python: Path, folder: Path, uid: int, env: Mapping[str, str]) -> KeptCommand:
