@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import socket
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
+from stubs.quick_server import quick
 
 SUBMIT = {
     "name": "submit",
@@ -121,15 +122,21 @@ class StubTaskApi:
 
 @contextlib.contextmanager
 def served(app: ASGIApp) -> Iterator[str]:
-    """Runs an ASGI app in a thread of its own; its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="error", ws="websockets-sansio", lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    """Runs an ASGI app on a loop in a thread of its own, for tests that aren't async; its URL."""
+    started: queue.Queue[tuple[str, Callable[[], object]]] = queue.Queue()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        async with quick(app) as url:
+            started.put((url, lambda: loop.call_soon_threadsafe(stop.set)))
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
+    url, stop = started.get(timeout=10)
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield url
     finally:
-        server.should_exit = True
+        stop()
         thread.join(10)
-        listener.close()
