@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import signal
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from agent_env.errors import AgentEnvError, ConfigError
@@ -41,11 +45,28 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+@contextmanager
+def ended_by_signals(handle_exit: Callable[[int, None], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM end the server inside; unlike uvicorn's own, they don't end the process a second time."""
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGINT, signal.SIGTERM)
+    for number in caught:
+        loop.add_signal_handler(number, handle_exit, number, None)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+
 def run_app(app: Any, sock: socket.socket, what: str) -> None:
     """Serve until SIGINT or SIGTERM; prints the URL once requests are answered. Raises AgentEnvError when it can't."""
     import uvicorn
 
     class Server(uvicorn.Server):
+        def capture_signals(self) -> AbstractContextManager[None]:
+            return ended_by_signals(self.handle_exit)
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if self.started:

@@ -11,7 +11,7 @@ from agent_env.errors import BundleError
 from agent_env.steps import parse_fields, registered, type_problem
 from agent_env.steps.deploy import DeployAgent, DeployEnv
 from agent_env.steps.prompt import PromptAgent
-from agent_env.steps.registry import StepModel, stand_in
+from agent_env.steps.registry import StepModel, meant, stand_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None)
         if model_type is None:
             why, original_runs_it = type_problem(step.type)
             (unsupported if original_runs_it else problems).append(where + why)
+            if intended := registered().get(meant(step.type) or ""):
+                earlier[step.id] = stand_in(intended, step.fields)
             continue
         model, wrong, warned = parse_fields(model_type, _seeded(step.fields, seed) if seed else step.fields)
         warnings += [where + line for line in warned]

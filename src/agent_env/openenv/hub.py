@@ -14,6 +14,8 @@ from agent_env.openenv.catalog import Catalog, Entry
 
 log = logging.getLogger(__name__)
 
+_LEFT = (FailureKind.CLIENT_GONE, FailureKind.CANCELLED)
+
 _RECENT = 50
 """episodes that the mean length is taken over"""
 
@@ -49,9 +51,13 @@ class Hub:
         log.info("%s", self.summary())
 
     def summary(self) -> str:
-        kinds = ", ".join(f"{count} {kind.value}" for kind, count in sorted(self.failed.items()))
-        return f"episodes: {self.started} started, {self.scored} scored, {sum(self.failed.values())} failed" + (
-            f" ({kinds})" if kinds else ""
+        """How many episodes were started, scored, failed by kind, and abandoned by their client."""
+        kinds = ", ".join(f"{count} {kind.value}" for kind, count in sorted(self.failed.items()) if kind not in _LEFT)
+        left = sum(self.failed[kind] for kind in _LEFT)
+        failed = sum(self.failed.values()) - left
+        return (
+            f"episodes: {self.started} started, {self.scored} scored, {left} abandoned, {failed} failed"
+            f"{f' ({kinds})' if kinds else ''}"
         )
 
     @property

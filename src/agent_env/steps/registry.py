@@ -103,12 +103,17 @@ def registered() -> Mapping[str, type[StepModel]]:
     return _TYPES
 
 
+def meant(name: str) -> str | None:
+    """The step type that a misspelt one probably means."""
+    return next(iter(difflib.get_close_matches(name, sorted(ORIGINAL_TYPES | set(_TYPES)), n=1)), None)
+
+
 def type_problem(name: str) -> tuple[str, bool]:
     """Why a type can't run, and whether the original would run it."""
     if name in ORIGINAL_TYPES or name.startswith("verify_a2a_"):
         return f"step type {name!r} is not run here", True
-    close = difflib.get_close_matches(name, sorted(ORIGINAL_TYPES | set(_TYPES)), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; known types: {', '.join(sorted(_TYPES))}"
+    close = meant(name)
+    hint = f"; did you mean {close!r}?" if close else f"; known types: {', '.join(sorted(_TYPES))}"
     return f"unknown step type {name!r}{hint}", False
 
 
