@@ -176,6 +176,11 @@ def test_a_server_that_tells_no_toolset_has_its_first_task_played(
     assert [tool["name"] for tool in row["responses_create_params"]["tools"]] == offered
 
 
+def test_a_version_that_is_no_digest_is_not_taken_for_one(tmp_path: Path) -> None:
+    assert write(stub(digest="1.0.0"), tmp_path) == 0
+    assert read_folder(tmp_path / "resources_servers/demo_v1").bundle_digest is None
+
+
 def test_probe_all_gives_each_row_its_own_tools(tmp_path: Path) -> None:
     api = stub(told=False, splits={"train": [task("a"), task("b")]}, tools={"t1": [SUBMIT], "b": []})
     assert write(api, tmp_path, "--probe", "all") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -58,10 +59,10 @@ class TaskApi:
         return names[0]
 
     async def digest(self) -> str | None:
-        """The bundle's digest, which our servers give as their version."""
+        """The bundle's digest, which our servers give as their version; None from a server that gives another."""
         metadata = await self._get("/metadata")
         version = metadata.get("version") if isinstance(metadata, dict) else None
-        return version if isinstance(version, str) and version else None
+        return version if isinstance(version, str) and re.fullmatch("[0-9a-f]{64}", version) else None
 
     async def splits(self, env: str) -> list[str]:
         path = f"/{quote(env, safe='')}/splits"
