@@ -21,7 +21,7 @@ from agent_env.sandbox.docker_config import SANDBOX_LABEL, container_config, int
 from agent_env.sandbox.docker_daemon import Client, Daemon
 from agent_env.sandbox.docker_net import Attachment, Networks, Unreachable, Way
 from agent_env.sandbox.docker_reap import reap
-from agent_env.sandbox.docker_sandbox import DockerSandbox, remove_container
+from agent_env.sandbox.docker_sandbox import DockerSandbox, Reach, remove_container
 from agent_env.sandbox.images import Images
 from agent_env.sandbox.variables import resolve_variables
 
@@ -38,6 +38,7 @@ class DockerProvider:
         host: the daemon; default `$DOCKER_HOST`, else the usual socket.
         reach: how envs are reached (docker_net.py); default the best that works.
         platform: for builds and pulls, where it is not to be the daemon's own.
+        labels: more labels for all that is made here, images included.
     """
 
     name = "docker"
@@ -51,11 +52,19 @@ class DockerProvider:
         host: str | None = None,
         reach: Way | Literal["auto"] = "auto",
         platform: str | None = None,
+        labels: Mapping[str, str] | None = None,
         threads: int = 16,
     ) -> None:
         self.daemon = Daemon(host=host, threads=threads)
-        self.images = Images(self.daemon, build_args=dict(build_args or {}), network=build_network, platform=platform)
-        self.networks = Networks(self.daemon, reach)
+        self._labels = dict(labels or {})
+        self.images = Images(
+            self.daemon,
+            build_args=dict(build_args or {}),
+            network=build_network,
+            platform=platform,
+            labels=self._labels,
+        )
+        self.networks = Networks(self.daemon, reach, self._labels)
         self._runtime = runtime
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._starting: set[asyncio.Task[DockerSandbox]] = set()
@@ -133,7 +142,7 @@ class DockerProvider:
             told: dict[str, Any] = await self.daemon.call(lambda client: _start_container(client, container))
             sandbox.volumes = tuple(mount["Name"] for mount in told["Mounts"] if mount["Type"] == "volume")
             if told["State"]["Running"]:
-                sandbox.reach = self.networks.reach(attachment, told)
+                sandbox.reach = await self._reach(attachment, told)
             if self._closed:
                 raise EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the provider was closed")
         except BaseException as error:
@@ -155,6 +164,8 @@ class DockerProvider:
             spec, name, network=attachment.network, publish=attachment.publish, runtime=self._runtime
         )
 
+        config["Labels"].update(self._labels)
+
         def create(client: Client) -> str:
             made: dict[str, Any] = client.create_container_from_config(config, f"agent-env-{name}")  # type: ignore[no-untyped-call]
             return str(made["Id"])
@@ -166,6 +177,16 @@ class DockerProvider:
             log.warning("env %s: image %s is gone, making it again", spec.prepared.env.name, spec.prepared.handle)
             config["Image"] = await self.images.ensure(spec.prepared.env)
             return await self.daemon.call(create)
+
+    async def _reach(self, attachment: Attachment, told: dict[str, Any]) -> Reach | None:
+        """None when it has ended already: then nobody is to be reached, and nothing is wrong with the way."""
+        try:
+            return self.networks.reach(attachment, told)
+        except Unreachable:
+            now: dict[str, Any] = await self.daemon.call(lambda client: client.inspect_container(told["Id"]))
+            if now["State"]["Running"]:
+                raise
+            return None
 
     async def _undo(self, name: str) -> None:
         """Leave nothing of a start that failed, whether or not we were told its container's id."""

@@ -14,6 +14,7 @@ import logging
 import secrets
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,8 +50,11 @@ class Attachment:
 class Networks:
     """The networks of one provider, made when first needed and removed by `aclose`."""
 
-    def __init__(self, daemon: Daemon, way: Way | Literal["auto"] = "auto") -> None:
+    def __init__(
+        self, daemon: Daemon, way: Way | Literal["auto"] = "auto", labels: Mapping[str, str] | None = None
+    ) -> None:
         self._daemon = daemon
+        self._labels = dict(labels or {})
         self._ways: list[Way] = self._candidates() if way == "auto" else [way]
         self._sockets = NamespaceSockets()
         self._made: dict[str, str] = {}
@@ -109,7 +113,10 @@ class Networks:
     async def _network(self, kind: str, options: dict[str, str], *, internal: bool) -> str:
         async with self._making:
             if kind not in self._made:
-                self._made[kind] = await self._daemon.finish(lambda client: _make(client, kind, options, internal))
+                labels = {OWNER_LABEL: owner(), **self._labels}
+                self._made[kind] = await self._daemon.finish(
+                    lambda client: _make(client, kind, options, labels, internal=internal)
+                )
                 if self._daemon.local:
                     await close_bridges()
             return self._made[kind]
@@ -127,14 +134,14 @@ class Networks:
         return socket.gethostbyname(self._daemon.address)
 
 
-def _make(client: Client, kind: str, options: dict[str, str], internal: bool) -> str:
+def _make(client: Client, kind: str, options: Mapping[str, str], labels: dict[str, str], *, internal: bool) -> str:
     name = f"agent-env-{kind}-{secrets.token_hex(4)}"
     client.create_network(
         name,
         driver="bridge",
         internal=internal,
         options={**_CLOSED, f"{_BRIDGE}name": _interface(name), **options},
-        labels={OWNER_LABEL: owner()},
+        labels=labels,
     )
     return name
 

@@ -40,6 +40,7 @@ class Images:
     """for every env whose Dockerfile declares them; an env's own `build_args` win"""
     network: str | None = None
     platform: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     async def ensure(self, env: Env) -> str:
         """The id of the env's image, built or pulled where it is not there yet.
@@ -102,6 +103,8 @@ class Images:
 
     async def _build(self, env: Env, tag: str) -> None:
         command = self.daemon.cli("build", "--label", f"{SOURCES_LABEL}={self._sources(env)}", "-t", tag)
+        for name, value in self.labels.items():
+            command += ["--label", f"{name}={value}"]
         for name, value in self._arguments(env).items():
             command += ["--build-arg", f"{name}={value}"]
         if self.network:
