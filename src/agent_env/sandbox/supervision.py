@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -71,12 +72,16 @@ class Kept:
         self._watch: asyncio.Task[None] | None = None
 
     async def begin(self, command: KeptCommand) -> None:
-        """Raises OSError when the command can't be run."""
+        """Raises OSError when the command can't be run. When cancelled, nothing of it is left."""
         try:
             self._writer.write(command.request())
             await self._writer.drain()
             message = await self._message()
         except BaseException:
+            # An end of our words is the end of the owner to the keeper; its own end comes after the command's.
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
+                await self._reader.read()
             self._writer.transport.abort()
             raise
         if message is None or "failed" in message:
