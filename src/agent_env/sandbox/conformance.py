@@ -54,6 +54,8 @@ class Subject:
     memory: int = 256 << 20
     timeout: float = 60.0
     """seconds for one check"""
+    patience: float = 20.0
+    """seconds within it for what must be so in the end"""
 
 
 async def run(subject: Subject) -> dict[str, str]:
@@ -83,6 +85,7 @@ async def run_check(check: Check, subject: Subject, folder: Path) -> None:
                     leftovers=subject.leftovers,
                     factory=subject.factory,
                     kills_by_memory=subject.kills_by_memory,
+                    patience=subject.patience,
                 )
             )
     finally:

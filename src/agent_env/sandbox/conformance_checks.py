@@ -21,7 +21,6 @@ from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider, SandboxSp
 
 _READY = 30.0
 """seconds until the suite's env, which needs a fraction of one, must answer"""
-_EVENTUALLY = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,7 @@ class Case:
     leftovers: Callable[[], Awaitable[Sequence[str]]]
     factory: str | None
     kills_by_memory: bool
+    patience: float
 
     async def start(self, **variables: str) -> Sandbox:
         sandbox = await self.provider.start(self.spec(**variables))
@@ -41,6 +41,12 @@ class Case:
 
     def spec(self, **variables: str) -> SandboxSpec:
         return SandboxSpec(prepared=self.prepared, episode="conformance", env_vars=variables)
+
+    async def eventually(self, holds: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        deadline = time.monotonic() + self.patience
+        while not await holds():
+            assert time.monotonic() < deadline, otherwise
+            await asyncio.sleep(0.05)
 
 
 Check = Callable[[Case], Awaitable[None]]
@@ -124,7 +130,7 @@ async def exec_ends_at_its_deadline_with_all_that_it_started(case: Case) -> None
     done = await sandbox.exec(["sh", "-c", script], timeout=1.0)
     assert done.timed_out
     assert time.monotonic() - began < 10, "it came back long after its deadline"
-    await _nothing_runs(sandbox, mark)
+    await _nothing_runs(case, sandbox, mark)
     assert (await sandbox.state()).running, "the env itself must live on"
 
 
@@ -132,11 +138,11 @@ async def a_cancelled_exec_leaves_no_process(case: Case) -> None:
     sandbox = await case.start()
     mark = uuid.uuid4().hex
     task = asyncio.ensure_future(sandbox.exec(["sh", "-c", _idle(mark)], timeout=60))
-    await _eventually(lambda: _runs(sandbox, mark), "the command did not start")
+    await case.eventually(lambda: _runs(sandbox, mark), "the command did not start")
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    await _nothing_runs(sandbox, mark)
+    await _nothing_runs(case, sandbox, mark)
 
 
 async def files_go_in_and_come_out(case: Case) -> None:
@@ -166,7 +172,7 @@ async def logs_hold_the_end_and_say_when_cut(case: Case) -> None:
     sandbox = await case.start()
     assert "serving" in await sandbox.logs()
     await ask(sandbox, "/print?bytes=200000")
-    await _eventually(lambda: _logged(sandbox, "the last line"), "the last line is not in the logs")
+    await case.eventually(lambda: _logged(sandbox, "the last line"), "the last line is not in the logs")
     text = await sandbox.logs(10_000)
     marker, _, rest = text.partition("\n")
     assert "serving" not in text
@@ -179,7 +185,7 @@ async def an_env_that_ends_by_itself_is_told_by_its_exit_code(case: Case) -> Non
     sandbox = await case.start()
     with suppress(OSError):
         await ask(sandbox, "/exit?code=7")
-    await _eventually(lambda: _ended(sandbox), "its end was not noticed")
+    await case.eventually(lambda: _ended(sandbox), "its end was not noticed")
     state = await sandbox.state()
     assert (state.exit_code, state.oom_killed, state.stopped_by_us, state.lost) == (7, False, False, False), state
     assert "serving" in await sandbox.logs(), "its logs must still be there"
@@ -197,7 +203,7 @@ async def an_env_that_takes_too_much_memory_is_told_apart(case: Case) -> None:
     sandbox = await case.start()
     with suppress(OSError):
         await ask(sandbox, f"/eat?bytes={2 << 30}")
-    await _eventually(lambda: _ended(sandbox), "it was not ended")
+    await case.eventually(lambda: _ended(sandbox), "it was not ended")
     state = await sandbox.state()
     assert state.oom_killed, state
     assert not state.stopped_by_us
@@ -278,7 +284,7 @@ async def what_a_killed_owner_left_is_reaped(case: Case) -> None:
     assert await case.provider.reap() == 0, "its owner lives"
     other.send_signal(signal.SIGKILL)
     await other.wait()
-    await _eventually(lambda: _reaped(case), "what it left is still there")
+    await case.eventually(lambda: _reaped(case), "what it left is still there")
 
 
 async def closing_the_provider_stops_everything(case: Case) -> None:
@@ -382,11 +388,11 @@ async def _runs(sandbox: Sandbox, mark: str) -> bool:
     return done.exit_code == 9
 
 
-async def _nothing_runs(sandbox: Sandbox, mark: str) -> None:
+async def _nothing_runs(case: Case, sandbox: Sandbox, mark: str) -> None:
     async def none() -> bool:
         return not await _runs(sandbox, mark)
 
-    await _eventually(none, "processes of an exec that is over still run")
+    await case.eventually(none, "processes of an exec that is over still run")
 
 
 async def _logged(sandbox: Sandbox, text: str) -> bool:
@@ -400,10 +406,3 @@ async def _ended(sandbox: Sandbox) -> bool:
 async def _reaped(case: Case) -> bool:
     await case.provider.reap()
     return not await case.leftovers()
-
-
-async def _eventually(holds: Callable[[], Awaitable[bool]], otherwise: str) -> None:
-    deadline = time.monotonic() + _EVENTUALLY
-    while not await holds():
-        assert time.monotonic() < deadline, otherwise
-        await asyncio.sleep(0.05)

@@ -72,6 +72,7 @@ class ProcessSandbox:
         self._listener = Listener(port, kept.keeper_pid)
         self._execs: set[asyncio.Task[ExecResult]] = set()
         self._stopping: asyncio.Task[None] | None = None
+        self._asked = False
 
     @property
     def url(self) -> str:
@@ -154,10 +155,11 @@ class ProcessSandbox:
             await asyncio.wait({exited}, timeout=SETTLE)
         if not exited.done():
             return SandboxState(running=True, stopped_by_us=self._stopping is not None)
-        return _state(exited.result(), asked=self._stopping is not None)
+        return _state(exited.result(), asked=self._asked)
 
     async def stop(self, grace: float = 2.0) -> None:
         if self._stopping is None:
+            self._asked = not self._kept.exited.done()
             self._stopping = asyncio.create_task(self._stop(grace), name=f"stop sandbox {self.id}")
         await asyncio.shield(self._stopping)
 
