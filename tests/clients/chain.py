@@ -89,7 +89,12 @@ class Chain:
 
 @contextmanager
 def chain(
-    bundle: Path, place: Path, *, openenv_flags: Sequence[str] = (), serve_flags: Sequence[str] = ()
+    bundle: Path,
+    place: Path,
+    *,
+    openenv_flags: Sequence[str] = (),
+    serve_flags: Sequence[str] = (),
+    writer_flags: Sequence[str] = (),
 ) -> Iterator[Chain]:
     """Serve the bundle by processes, write its folder, serve that; at the end both servers are stopped.
 
@@ -101,15 +106,15 @@ def chain(
             place / "openenv.log", "agent_env", "serve", str(bundle), "--port=0", "--sandbox=process", *openenv_flags
         )
         stack.callback(openenv.stop)
-        folder = write_folder(openenv.url, place / "gym-root")
+        folder = write_folder(openenv.url, place / "gym-root", *writer_flags)
         resources = start_server(place / "serve.log", GYM, "serve", str(folder), "--port=0", *serve_flags)
         stack.callback(resources.stop)
         yield Chain(openenv, resources, folder)
 
 
-def write_folder(openenv_url: str, out: Path) -> Path:
+def write_folder(openenv_url: str, out: Path, *flags: str) -> Path:
     """Run the writer; returns the folder that it says it wrote."""
-    command = [sys.executable, "-m", GYM, openenv_url, str(out)]
+    command = [sys.executable, "-m", GYM, openenv_url, str(out), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Path(done.stdout.strip().splitlines()[-1].removeprefix("wrote "))

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -80,6 +81,19 @@ class Conversation:
 
 
 Policy = Callable[[Conversation], Reply]
+"""May take its time: it runs in a thread."""
+
+
+def script(*replies: Reply | Refusal) -> Policy:
+    """Says these one after the other, whatever is answered, and then `Done.`"""
+
+    def say(conversation: Conversation) -> Reply:
+        reply = replies[conversation.turn] if conversation.turn < len(replies) else Reply("Done.")
+        if isinstance(reply, Refusal):
+            raise reply
+        return reply
+
+    return say
 
 
 class ScriptedModel:
@@ -123,7 +137,7 @@ class ScriptedModel:
         try:
             if policy is None:
                 raise Refusal(400, f"no policy is scripted for the prompt {conversation.prompt!r}")
-            reply = policy(conversation)
+            reply = await run_in_threadpool(policy, conversation)
         except Refusal as refusal:
             error = {"message": refusal.message, "type": "invalid_request_error", "code": None, "param": None}
             return JSONResponse({"error": error}, refusal.status)

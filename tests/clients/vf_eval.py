@@ -56,7 +56,7 @@ class Run:
     @property
     def headline(self) -> str:
         """The last panel's title, such as `8/8 - 49s - reward 0.75 - err 0.00`."""
-        found = re.findall(r"\d+/\d+ · \d+s · reward .* · err [\d.]+", self.output)
+        found = re.findall(r"\d+/\d+ · [\dhms ]+ · reward .* · err [\d.]+", self.output)
         return found[-1] if found else ""
 
 
@@ -81,7 +81,7 @@ def run_vf_eval(client: VerifiersClient, config: Path, *flags: str, timeout: flo
     process = subprocess.Popen(
         command,
         cwd=config.parent,
-        env=client.environment | {"VLLM_API_KEY": "unused"},
+        env=client.environment | {"VLLM_API_KEY": "unused", "COLUMNS": "120"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
