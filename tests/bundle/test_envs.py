@@ -31,6 +31,7 @@ def shop(write_bundle: WriteBundle) -> Callable[..., Env]:
         "from agentenv_protocol import environment_card\n\n@environment_card(version=2, name='till')\nclass A: ...",
         '@agentenv_protocol.environment_card(name="till")\nclass A: ...',
         '@other\n@environment_card(name="ti" "ll")\nclass A: ...',
+        'PATTERN = "\\d"\n@environment_card(name="till")\nclass A: ...',
         'def make():\n    @environment_card(name="till")\n    class A: ...\n    return A',
     ],
 )

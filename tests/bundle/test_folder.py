@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent_env.bundle import Bundle, load_bundle
 from agent_env.errors import BundleError
@@ -219,3 +223,24 @@ def _timed(folder: Path) -> tuple[float, Bundle]:
     started = time.process_time()
     bundle = load_bundle(folder)
     return time.process_time() - started, bundle
+
+
+FILES = ["tasks/t.json", "evals/e.toml", "envs/e/env.toml", "envs/e/agent-env.toml", "envs/e/s.py", "aliases.toml"]
+FILES += ["artifacts/a/artifact.toml", "agents/g/agent.toml", "envs/e/Dockerfile", "envs/e/.dockerignore", "README.md"]
+SCRAPS = ["", "[", "{", '[{"id": "a"}]', "[envs]", "a = 1\n", "type = ", '"multi"\n', "image = {ref = 'x'}\n", "\0"]
+SCRAPS += ["\ud800", "tasks = [1]\n", "[[type]]\n", "environment_card(", "-" * 5000, "(" * 500, "\xff", "id = []\n"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(FILES), st.lists(st.sampled_from(SCRAPS) | st.text(), max_size=4).map("".join), min_size=1
+    )
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_is_in_the_files_it_is_read_or_its_problems_are_named(files: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(BundleError):
+        for path, text in files.items():
+            file = Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        load_bundle(folder)

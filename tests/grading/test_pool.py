@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.grading.pool import DEFAULT_REQUIREMENTS, GraderPool
 
 pytestmark = pytest.mark.anyio
@@ -447,6 +447,23 @@ from agent_env.grading.pool import GraderPool
 pool = GraderPool(requirements=(), workers=1)
 asyncio.run(pool.verify(Path(sys.argv[1]), "u", None, step_id="g", timeout=600))
 """
+
+
+@pytest.mark.parametrize(
+    ("python", "why"), [("/bin/false", "it ended at once, with exit code 1"), ("/nowhere", "No such file or directory")]
+)
+async def test_prepare_says_when_graders_can_not_run(
+    pool: GraderPool, monkeypatch: pytest.MonkeyPatch, python: str, why: str
+) -> None:
+    async def broken(requirements: object) -> Path:
+        return Path(python)
+
+    monkeypatch.setattr("agent_env.grading.pool.ensure_venv", broken)
+    with pytest.raises(ConfigError) as caught:
+        await pool.prepare()
+    what = f"a grader process can't start (from {python}, which every user must be able to read)"
+    assert str(caught.value).startswith(f"{what}: ")
+    assert why in str(caught.value)
 
 
 @pytest.mark.integration

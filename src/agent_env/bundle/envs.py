@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,8 @@ class EnvReader:
             if data is None or b"environment_card" not in data:
                 continue
             try:
-                names |= card_names(ast.parse(data))
-            except (SyntaxError, ValueError, RecursionError) as error:
+                names |= card_names(_parsed(data))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 unread.append((node, f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""))
         if len(names) == 1:
             return nfc(names.pop())
@@ -275,6 +276,13 @@ def _other_config(type: str, table: Table) -> dict[str, Any]:
         config = {"module": table.string("module", required='the driver, as "<file>:<class>"')}
     table.close(f"a {type} env")
     return {key: value for key, value in config.items() if value}
+
+
+def _parsed(data: bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        # Such as an invalid escape sequence in the author's strings: nothing to us.
+        warnings.simplefilter("ignore")
+        return ast.parse(data)
 
 
 def _unnamed(names: Collection[str], *, built_here: bool) -> str:

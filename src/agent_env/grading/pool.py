@@ -16,6 +16,7 @@ from typing import Any
 
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.grading.process import GraderProcess, Source, read_source
+from agent_env.sandbox.layout import storage_failure
 from agent_env.sandbox.supervision import Keepers
 from agent_env.sandbox.venvs import ensure_venv
 
@@ -170,10 +171,9 @@ class GraderPool:
         uid = _FIRST_UID + (os.getpid() * 64 + self._started) % _UIDS if os.geteuid() == 0 else -1
         try:
             return await GraderProcess.start(self._keepers, python, uid, self._env)
-        except (OSError, EOFError, TimeoutError) as error:
-            why = str(error) or "it did not answer in time"
-            reason = f"the grader process can't start: {why} (python: {python}; must be readable for every user)"
-            raise EpisodeFailure(FailureKind.VERIFIER_ERROR, reason) from error
+        except OSError as error:
+            what = f"a grader process can't start (from {python}, which every user must be able to read)"
+            raise storage_failure(error, what, FailureKind.VERIFIER_ERROR) from error
 
     async def _end(self, process: GraderProcess) -> None:
         await asyncio.shield(self._begin_end(process))

@@ -63,7 +63,7 @@ class GraderProcess:
 
     @classmethod
     async def start(cls, keepers: Keepers, python: Path, uid: int, env: Mapping[str, str]) -> GraderProcess:
-        """Raises OSError or TimeoutError when it can't run; nothing of it is left then."""
+        """Raises OSError when it can't run; nothing of it is left then."""
         folder = await asyncio.to_thread(_make_folder, uid)
         kept: Kept | None = None
         try:
@@ -78,10 +78,12 @@ class GraderProcess:
                     process = cls(kept, folder, reader, writer)
                     if "failed" in (hello := await process._receive()):
                         raise OSError(hello["failed"])
-        except BaseException:
+        except BaseException as error:
             if kept is not None:
                 await kept.end(0)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if isinstance(error, TimeoutError | EOFError):
+                raise OSError(f"it was not ready within {START_TIMEOUT:g} s, or ended before") from error
             raise
         return process
 
@@ -115,7 +117,7 @@ class GraderProcess:
             self._spoilt = True
             return {"error": await self._ending(error), "where": "", "printed": self.printed(begun)}
         self._modules.add(source.digest)
-        if answer.get("spoilt") or set(descendants(self._kept.keeper_pid)) != {self._kept.pid}:
+        if answer.get("spoilt") or set(descendants(self._kept.keeper_pid)) - {self._kept.pid}:
             self._spoilt = True
         if "rows" not in answer:
             answer["printed"] = self.printed(begun)
