@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent_env.training.nemo_gym.schemas import normalise
@@ -166,6 +166,10 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=300, deadline=None)
+@example({"$ref": "", "properties": "0"})
+@example({"$ref": "", "properties": True})
+@example({"anyOf": [{"properties": {"a": {}}, "required": [[], {}]}], "required": [{}]})
 @given(values)
 def test_any_json_at_all_gives_an_object_schema_and_normalising_again_changes_nothing(schema: Any) -> None:
     before = copy.deepcopy(schema)

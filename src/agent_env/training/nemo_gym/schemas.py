@@ -20,6 +20,7 @@ _SINGLE = frozenset(
 )
 _OPEN = frozenset({"additionalProperties", "unevaluatedProperties"})
 """Here `true` and `false` are understood everywhere and stay."""
+_SHAPES: dict[str, type] = dict.fromkeys(_MAPS, dict) | dict.fromkeys(_LISTS, list)
 _COMBINATORS = ("allOf", "anyOf", "oneOf")
 
 
@@ -49,21 +50,19 @@ def _clean(schema: Json, depth: int) -> dict[str, Json]:
     for key, value in schema.items():
         if key in _DATA:
             clean[key] = value
-        elif value is not None:
+        elif key == "required":
+            clean |= {key: [name for name in value if isinstance(name, str)]} if isinstance(value, list) else {}
+        elif isinstance(value, _SHAPES.get(key, object)) and value is not None:
             clean[key] = _keyword(key, value, depth + 1)
-    if not isinstance(clean.get("required", []), list):
-        del clean["required"]
     if "type" not in clean and (kind := _plain_type(clean)):
         clean = {"type": kind, **clean}
     return clean
 
 
 def _keyword(key: str, value: Json, depth: int) -> Json:
-    if key in _MAPS and isinstance(value, dict):
+    if key in _MAPS:
         return {name: _clean(sub, depth) for name, sub in value.items()}
-    if key in _LISTS and isinstance(value, list):
-        return [_clean(sub, depth) for sub in value]
-    if key == "items" and isinstance(value, list):
+    if key in _LISTS or (key == "items" and isinstance(value, list)):
         return [_clean(sub, depth) for sub in value]
     if key in _SINGLE or (key in _OPEN and not isinstance(value, bool)):
         return _clean(value, depth)
