@@ -59,8 +59,10 @@ class Demo:
         openenv = self._server(
             "build what its env and grader need, and serve it as an OpenEnv server",
             "openenv",
-            ["agent_env", "serve", str(bundle), "--port", "0", "--sandbox", sandbox]
-            + ["--max-concurrent-envs", str(concurrency), *_docker_options()],
+            [
+                *("agent_env", "serve", str(bundle), "--port", "0", "--sandbox", sandbox),
+                *("--max-concurrent-envs", str(concurrency), *_docker_options()),
+            ],
         )
         used = json.load(urllib.request.urlopen(f"{openenv}/health", timeout=30))["sandbox"]
         print(f"  sandbox: {used}" + (" (isolates nothing)" if used == "process" else ""), flush=True)
@@ -69,12 +71,15 @@ class Demo:
         folder = self.out / "gym-root/resources_servers/gridsim_v1"
         serve = self._server("run it", "serve", [gym, "serve", str(folder), "--port", "0", "--masked-as-error"])
         print(f"play {rows} eval days with each of: {', '.join(POLICIES)}", flush=True)
-        play = [gym, "play", serve, "--rows", str(folder / "data/eval.jsonl"), "--limit", str(rows)]
-        play += ["--concurrency", str(concurrency), "--policy", ",".join(POLICIES), "--out", str(self.out / "play.jsonl")]
-        play += ["--summary", str(self.out / "summary.json"), "--note", f"sandbox={used}"]
+        play = [
+            *(gym, "play", serve, "--rows", str(folder / "data/eval.jsonl"), "--limit", str(rows)),
+            *("--policy", ",".join(POLICIES), "--concurrency", str(concurrency), "--plot", str(self.out / "plots")),
+            *("--out", str(self.out / "play.jsonl"), "--summary", str(self.out / "summary.json")),
+            *("--note", f"sandbox={used}"),
+        ]
         code = self._start(play).wait()
         self.stop()
-        print(f"wrote {self.out / 'summary.json'} and {self.out / 'play.jsonl'}")
+        print(f"wrote {self.out}/summary.json, play.jsonl and plots/")
         return code
 
     def _step(self, what: str, *module: str) -> None:

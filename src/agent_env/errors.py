@@ -7,7 +7,7 @@ AgentEnvError
  +-- EpisodeFailure              the environment failed the episode; .kind says how
 
 A reward is either a measurement or masked. Whatever the environment or its infrastructure breaks is raised as
-`EpisodeFailure` where its cause is known and is masked; what the model does wrong is never an exception: it has a score.
+`EpisodeFailure` where its cause is known, and masked; what the model does wrong is no exception: it has a score.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _GYM_WORDS = {
 }
 
 _REMEDIES = {
-    FailureKind.PROVIDER_UNAVAILABLE: "the sandbox provider does not answer: is the Docker daemon up, is DOCKER_HOST right?",
+    FailureKind.PROVIDER_UNAVAILABLE: "the provider does not answer: is the Docker daemon up, is DOCKER_HOST right?",
     FailureKind.IMAGE_MISSING: "build or pull the image",
     FailureKind.DISK_FULL: "free disk space",
     FailureKind.DEPLOY_FAILED: "read the last log lines of the env",

@@ -33,7 +33,7 @@ def problems_of(folder: Path, steps: list[dict[str, Any]]) -> tuple[str, ...]:
     ("step", "fields", "expected"),
     [
         ("env", {"type": "deploy_envv"}, "unknown step type 'deploy_envv'; did you mean 'deploy_env'?"),
-        ("env", {"env_id": "stubb"}, "env_id: the bundle has no env 'stubb' (envs: stub)"),
+        ("env", {"env_id": "stubb"}, "env_id: no env 'stubb' in this bundle; did you mean 'stub'?"),
         ("env", {"env_id": None}, "env_id is required"),
         ("env", {"env_id": 3}, "env_id: input should be a valid string"),
         (
@@ -42,11 +42,11 @@ def problems_of(folder: Path, steps: list[dict[str, Any]]) -> tuple[str, ...]:
             "directives.0: env 'stub' serves 'stub', not 'other'",
         ),
         ("load", {"directives": [{}]}, "directives.0.uri is required"),
-        ("agent", {"env_ids": ["none"]}, "env_id: the bundle has no env 'none' (envs: stub)"),
+        ("agent", {"env_ids": ["none"]}, "env_ids: no env 'none' in this bundle"),
         ("ask", {"prompt": None}, "give either prompt or parts"),
         ("ask", {"timeout_seconds": 0}, "timeout_seconds must be above 0"),
         ("ask", {"agent_name": "bob"}, "agent_name: no earlier deploy_agent step deploys 'bob'"),
-        ("grade", {"file_artifact_id": "x"}, "file_artifact_id: the bundle has no artifact 'x' (artifacts: verify)"),
+        ("grade", {"file_artifact_id": "x"}, "file_artifact_id: no artifact 'x' in this bundle"),
         (
             "grade",
             {"score_aggregator": "mean"},

@@ -7,7 +7,7 @@ import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from agent_env.errors import AgentEnvError, ConfigError
@@ -64,8 +64,10 @@ def run_app(app: Any, sock: socket.socket, what: str) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
-        def capture_signals(self) -> AbstractContextManager[None]:
-            return ended_by_signals(self.handle_exit)
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            with ended_by_signals(self.handle_exit):
+                yield
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)

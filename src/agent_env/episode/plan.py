@@ -11,7 +11,7 @@ from agent_env.errors import BundleError
 from agent_env.steps import parse_fields, registered, type_problem
 from agent_env.steps.deploy import DeployAgent, DeployEnv
 from agent_env.steps.prompt import PromptAgent
-from agent_env.steps.registry import StepModel, meant, stand_in
+from agent_env.steps.registry import StepModel, meant, resolve_references, stand_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,10 @@ def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None)
         if model is None:
             earlier[step.id] = stand_in(model_type, step.fields)
             continue
-        problems += [where + line for line in model.problems(bundle, earlier)]
-        unsupported += [where + line for line in model.unsupported()]
+        model, missing = resolve_references(model, bundle)
+        problems += [where + line for line in (*missing, *model.problems(bundle, earlier))]
+        if not missing:
+            unsupported += [where + line for line in model.unsupported(bundle)]
         if step.retry_config is not None:
             unsupported.append(where + "retry_config is not run here")
         earlier[step.id] = model

@@ -13,7 +13,7 @@ from agent_env.bundle import Bundle, Step
 from agent_env.env.data import call_extension
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.steps.context import DeployedEnv, RunContext
-from agent_env.steps.deploy import DeployEnv, unknown_env
+from agent_env.steps.deploy import not_deployed
 from agent_env.steps.registry import Phase, StepModel, register
 
 
@@ -39,6 +39,7 @@ class ApplyServerConfig(StepModel):
 
     type_name: ClassVar[str] = "apply_server_config"
     phase: ClassVar[Phase] = "load"
+    references: ClassVar[Mapping[str, str]] = {"env_id": "envs"}
 
     env_id: str
     directives: list[Directive]
@@ -47,10 +48,9 @@ class ApplyServerConfig(StepModel):
 
     def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
         if self.env_id not in bundle.envs:
-            yield unknown_env(bundle, self.env_id)
             return
-        if not any(isinstance(step, DeployEnv) and step.env_id == self.env_id for step in earlier.values()):
-            yield f"env_id: no earlier deploy_env step deploys {self.env_id!r}"
+        for why in not_deployed(bundle, self.env_id, earlier):
+            yield f"env_id: {why}"
         served = bundle.envs[self.env_id].environment_name
         for number, directive in enumerate(self.directives):
             if directive.target not in ("*", served):

@@ -17,10 +17,13 @@ from agent_env.sandbox.base import SandboxSpec
 from agent_env.steps.context import Agent, DeployedEnv, RunContext
 from agent_env.steps.registry import Phase, StepModel, register
 
+DEPLOYABLE = "mcp_server"
 
-def unknown_env(bundle: Bundle, name: str) -> str:
-    known = ", ".join(bundle.envs) or "none"
-    return f"env_id: the bundle has no env {name!r} (envs: {known})"
+
+def not_deployed(bundle: Bundle, name: str, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+    """A problem when no earlier step deploys the env; nothing when the bundle has no such env, which is another."""
+    if name in bundle.envs and not any(isinstance(s, DeployEnv) and s.env_id == name for s in earlier.values()):
+        yield f"no earlier deploy_env step deploys {name!r}"
 
 
 @register
@@ -29,6 +32,7 @@ class DeployEnv(StepModel):
 
     type_name: ClassVar[str] = "deploy_env"
     phase: ClassVar[Phase] = "deploy"
+    references: ClassVar[Mapping[str, str]] = {"env_id": "envs"}
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {"env_version", "ttl_seconds", "disk_size_gb", "gateway_mode", "cpu", "memory_mb", "metadata"}
     )
@@ -41,12 +45,13 @@ class DeployEnv(StepModel):
     artifact_version: int | None = None
 
     def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
-        if self.env_id not in bundle.envs:
-            yield unknown_env(bundle, self.env_id)
         if any(isinstance(step, DeployEnv) and step.env_id == self.env_id for step in earlier.values()):
             yield f"env {self.env_id!r} is deployed twice in this task"
 
-    def unsupported(self) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
+        kind = bundle.envs[self.env_id].type
+        if kind != DEPLOYABLE:
+            yield f"env {self.env_id!r} is a {kind} env; only {DEPLOYABLE} envs are deployed here"
         if self.sandbox_type not in (None, "local"):
             yield f"sandbox_type {self.sandbox_type!r} is not run here: leave it out, and choose with --sandbox"
         if self.env_state_type or self.env_state_instance_id or self.artifact_id:
@@ -80,6 +85,7 @@ class DeployAgent(StepModel):
 
     type_name: ClassVar[str] = "deploy_agent"
     phase: ClassVar[Phase] = "deploy"
+    references: ClassVar[Mapping[str, str]] = {"env_ids": "envs"}
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {
             "a2a_agent_id",
@@ -107,18 +113,15 @@ class DeployAgent(StepModel):
     snapshot_config: dict[str, Any] | None = None
 
     def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
-        deployed = {step.env_id for step in earlier.values() if isinstance(step, DeployEnv)}
         for name in self.env_ids:
-            if name not in bundle.envs:
-                yield unknown_env(bundle, name)
-            elif name not in deployed:
-                yield f"env_ids: no earlier deploy_env step deploys {name!r}"
+            for why in not_deployed(bundle, name, earlier):
+                yield f"env_ids: {why}"
         if self.env_step_id is not None and not isinstance(earlier.get(self.env_step_id), DeployEnv):
             yield f"env_step_id: {self.env_step_id!r} is not an earlier deploy_env step"
         if any(isinstance(step, DeployAgent) and step.agent_name == self.agent_name for step in earlier.values()):
             yield f"agent {self.agent_name!r} is deployed twice in this task"
 
-    def unsupported(self) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         for key in ("skills", "sandbox_name", "enable_docker", "snapshot_config"):
             if getattr(self, key):
                 yield f"{key} needs the agent's own sandbox, which is not run here"

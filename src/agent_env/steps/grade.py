@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from agent_env.bundle import Artifact, Bundle, Step
 from agent_env.grading.scores import score_rows
 from agent_env.steps.context import PromptRecord, RunContext, Verification
-from agent_env.steps.deploy import DeployEnv, unknown_env
+from agent_env.steps.deploy import not_deployed
 from agent_env.steps.prompt import PromptAgent
 from agent_env.steps.registry import Phase, StepModel, register
 
@@ -24,6 +24,7 @@ class EnvOutcomeVerifier(StepModel):
     type_name: ClassVar[str] = "env_outcome_verifier"
     phase: ClassVar[Phase] = "verify"
     scores: ClassVar[bool] = True
+    references: ClassVar[Mapping[str, str]] = {"env_id": "envs", "file_artifact_id": "artifacts"}
     without_effect: ClassVar[frozenset[str]] = frozenset({"file_artifact_version"})
 
     env_id: str
@@ -33,15 +34,10 @@ class EnvOutcomeVerifier(StepModel):
     prompt_id: str | None = None
 
     def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
-        if self.env_id not in bundle.envs:
-            yield unknown_env(bundle, self.env_id)
-        elif not any(isinstance(step, DeployEnv) and step.env_id == self.env_id for step in earlier.values()):
-            yield f"env_id: no earlier deploy_env step deploys {self.env_id!r}"
+        for why in not_deployed(bundle, self.env_id, earlier):
+            yield f"env_id: {why}"
         artifact = bundle.artifacts.get(self.file_artifact_id)
-        if artifact is None:
-            known = ", ".join(bundle.artifacts) or "none"
-            yield f"file_artifact_id: the bundle has no artifact {self.file_artifact_id!r} (artifacts: {known})"
-        elif artifact.type != "file":
+        if artifact is not None and artifact.type != "file":
             yield f"file_artifact_id: artifact {artifact.name!r} is a {artifact.type}, not one file"
         if self.prompt_id is not None and not any(
             isinstance(step, PromptAgent) and step.prompt_id == self.prompt_id for step in earlier.values()

@@ -59,7 +59,7 @@ class PromptAgent(StepModel):
         if not any(agent.agent_name == self.agent_name for agent in agents):
             yield f"agent_name: no earlier deploy_agent step deploys {self.agent_name!r}"
 
-    def unsupported(self) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         for key in ("parts", "output_format", "agentenv_tools", "snapshot_config", "user_a2a_url"):
             if getattr(self, key):
                 yield f"{key} is not run here: prompts are text"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_env.bundle import Bundle, Step
+from agent_env.bundle import Bundle, Step, refs
 from agent_env.steps.context import RunContext
 
 Phase = Literal["deploy", "load", "turn", "verify"]
@@ -29,6 +29,8 @@ class StepModel(BaseModel):
     """the default of `fail_task_on_error`"""
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """keys the original knows that change nothing here: accepted with a warning"""
+    references: ClassVar[Mapping[str, str]] = {}
+    """fields that name an entity of the bundle, and its kind: `envs`, `artifacts`"""
     scores: ClassVar[bool] = False
     """records a score under its step id"""
 
@@ -36,7 +38,7 @@ class StepModel(BaseModel):
         """What makes the step wrong: unknown references, fields that exclude each other."""
         yield from ()
 
-    def unsupported(self) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         """What is right for the original but is not run here."""
         yield from ()
 
@@ -129,6 +131,26 @@ def parse_fields(model: type[StepModel], fields: Mapping[str, Any]) -> tuple[Ste
         return model.model_validate(fields), [], warnings
     except ValidationError as error:
         return None, [_pydantic_line(item) for item in error.errors()], warnings
+
+
+def resolve_references(model: StepModel, bundle: Bundle) -> tuple[StepModel, list[str]]:
+    """The step with bare names in place of ids, and a problem for each reference that names nothing."""
+    changed: dict[str, Any] = {}
+    problems: list[str] = []
+    for field, kind in model.references.items():
+        value = getattr(model, field)
+        if value is None:
+            continue
+        given = value if isinstance(value, list) else [value]
+        names = [refs.resolve(bundle, kind, reference) for reference in given]
+        problems += [
+            f"{field}: {refs.missing(bundle, kind, reference)}"
+            for reference, name in zip(given, names, strict=True)
+            if name is None
+        ]
+        if None not in names and names != given:
+            changed[field] = names if isinstance(value, list) else names[0]
+    return (model.model_copy(update=changed) if changed else model), problems
 
 
 def stand_in(model: type[StepModel], fields: Mapping[str, Any]) -> StepModel:
