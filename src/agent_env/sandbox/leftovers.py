@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 MARK = "AGENT_ENV_SANDBOX"
 """variable that holds the sandbox's id in the environment of every process of it"""
+KILL_FOR = 5.0
+"""seconds to go on killing what keeps coming"""
 
 
 def reap(parent: Path) -> int:
@@ -41,26 +44,42 @@ def reap(parent: Path) -> int:
 
 def remove_sandbox(layout: Layout) -> None:
     """Kill what still runs of it and remove its files. Blocks."""
-    for pid in _marked(layout.id):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    until = time.monotonic() + KILL_FOR
+    while (pids := _marked(layout.id)) and time.monotonic() < until:
+        for pid in pids:
+            _kill(pid, layout.id, until)
     remove(str(layout.folder))
     remove(str(layout.owner_file))
     remove(str(layout.owner_file.with_suffix(".new")))
 
 
+def _kill(pid: int, sandbox_id: str, until: float) -> None:
+    """SIGKILL, and wait for the end. The pidfd sees to it that nobody else is hit who was given the number since."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if _has_mark(pid, sandbox_id):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            ended = select.poll()
+            ended.register(process, select.POLLIN)
+            ended.poll(max(0.0, until - time.monotonic()) * 1000)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(process)
+
+
 def _marked(sandbox_id: str) -> list[int]:
-    mark = f"{MARK}={sandbox_id}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            environment = Path(f"/proc/{entry}/environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environment.split(b"\0"):
-            found.append(int(entry))
-    return found
+    own = os.getpid()
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if pid != own and _has_mark(pid, sandbox_id)]
+
+
+def _has_mark(pid: int, sandbox_id: str) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARK}={sandbox_id}".encode() in environment.split(b"\0")
