@@ -64,6 +64,7 @@ class BrokenSandbox:
         try:
             async with asyncio.timeout(timeout):
                 real = asyncio.ensure_future(self._real.exec(argv, timeout=3600, **options))
+                real.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 return await asyncio.shield(real)
         except TimeoutError:
             return ExecResult(137, b"", b"", timed_out=True)
