@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from stubs.raw_env import Answer, RawEnv, Request, http, raw_env, sse
 
+from agent_env.env import mcp
 from agent_env.env.card import Card
 from agent_env.env.tools import ToolResult, ToolSession
 from agent_env.errors import EpisodeFailure, FailureKind
@@ -112,6 +113,16 @@ async def test_a_server_that_insists_on_the_order_gets_it() -> None:
     script.replies["tools/list"] = early
     async with script.session() as session:
         assert [tool.name for tool in session.tools] == ["act"]
+
+
+async def test_a_server_that_is_slow_to_take_note_of_the_session_has_the_whole_time_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mcp, "NOTIFY_TIMEOUT", 0.01)
+    script = Script()
+    script.delay["notifications/initialized"] = 0.1
+    async with script.session() as session:
+        assert session.tools
 
 
 async def test_pages_of_tools_are_put_together() -> None:

@@ -164,3 +164,12 @@ def test_a_file_that_is_no_record_is_left_alone_and_told(caplog: pytest.LogCaptu
     assert reap(sandboxes_dir()) == 0
     assert odd.exists()
     assert "odd.json" in caplog.text
+
+
+def test_a_record_that_was_never_finished_goes_after_an_hour() -> None:
+    young, old = sandboxes_dir() / "young.new", sandboxes_dir() / "old.new"
+    for file in (young, old):
+        file.write_text("")
+    os.utime(old, (1, 1))
+    assert reap(sandboxes_dir()) == 0
+    assert (young.exists(), old.exists()) == (True, False)

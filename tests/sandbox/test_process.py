@@ -18,6 +18,7 @@ from agent_env.env.card import wait_ready
 from agent_env.env.http import EnvHttp
 from agent_env.env.tools import ToolSession
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
+from agent_env.sandbox import supervision
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider, SandboxSpec
 from agent_env.sandbox.keeper import descendants
 from agent_env.sandbox.process import ProcessProvider, ProcessSandbox, command_of
@@ -329,6 +330,19 @@ async def test_a_keeper_that_is_killed_takes_its_sandbox_along(tmp_path: Path, s
         assert (end.running, end.exit_code, end.lost) == (False, None, True)
         await sandbox.stop()
         assert not marked_processes(str(state))
+
+
+async def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "PATIENCE", 0.3)
+    async with started(stub_env(tmp_path / "stub", env_vars={"STUB_SPAWN": "1"})) as sandbox:
+        await ready(sandbox)
+        os.kill(sandbox._kept.keeper_pid, signal.SIGSTOP)
+        await sandbox.stop(grace=0)
+        assert not marked_processes(str(state))
+        assert not list((state / "sandboxes").iterdir())
+        assert (await sandbox.state()).stopped_by_us
 
 
 async def test_a_template_that_is_killed_is_replaced(tmp_path: Path) -> None:

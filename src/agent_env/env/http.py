@@ -114,7 +114,7 @@ class EnvHttp:
         *,
         headers: Headers = (),
         body: bytes = b"",
-        timeout: float,
+        timeout: float | None,
         idempotent: bool = False,
     ) -> Response:
         """Send a request and read the whole answer.

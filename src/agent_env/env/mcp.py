@@ -77,8 +77,8 @@ class McpChannel:
         self._generation += 1
 
     async def announce(self) -> None:
-        """Tell the server that the session is open."""
-        await self.notify("notifications/initialized")
+        """Tell the server that the session is open. The caller holds the time limit."""
+        await self.notify("notifications/initialized", timeout=None)
 
     async def request(self, method: str, params: Json, *, idempotent: bool = False) -> dict[str, Json]:
         """The result. A session that the server has forgotten is opened anew, once: that request was not carried out.
@@ -99,12 +99,12 @@ class McpChannel:
                     await self.announce()
             return (await self._post_request(method, params, idempotent=idempotent))[0]
 
-    async def notify(self, method: str, params: Json = None) -> None:
+    async def notify(self, method: str, params: Json = None, *, timeout: float | None = NOTIFY_TIMEOUT) -> None:
         message = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = params
         response = await self._http.request(
-            "POST", self._path, headers=self._headers(), body=dump(message), timeout=NOTIFY_TIMEOUT, idempotent=True
+            "POST", self._path, headers=self._headers(), body=dump(message), timeout=timeout, idempotent=True
         )
         if not 200 <= response.status < 300:
             raise McpError(f"{method}: {response.excerpt}")

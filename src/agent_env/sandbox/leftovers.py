@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 MARK = "AGENT_ENV_SANDBOX"
 """variable that holds the sandbox's id in the environment of every process of it"""
+UNFINISHED_FOR = 3600.0
+"""seconds after which a record that was never finished is nobody's any more"""
 KILL_FOR = 5.0
 """seconds to go on killing what keeps coming"""
 
@@ -25,6 +28,7 @@ KILL_FOR = 5.0
 def reap(parent: Path) -> int:
     """Remove the sandboxes of dead owners, and of foreign ones past their deadline; returns how many. Blocks."""
     removed = 0
+    _remove_unfinished(parent)
     for file in sorted(parent.glob("*.json")):
         try:
             record = json.loads(file.read_text())
@@ -40,6 +44,14 @@ def reap(parent: Path) -> int:
             removed += 1
             log.info("sandbox %s: removed, its owner is gone", file.stem)
     return removed
+
+
+def _remove_unfinished(parent: Path) -> None:
+    """Records whose writer died before it could rename them."""
+    for file in parent.glob("*.new"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime > UNFINISHED_FOR:
+                file.unlink()
 
 
 def remove_sandbox(layout: Layout) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 15.0
+"""seconds that a keeper may need beyond the grace to kill everything and to remove its paths"""
 
 _SCRIPT = Path(__file__).with_name("keeper.py")
 
@@ -94,15 +101,19 @@ class Kept:
         """SIGTERM, `grace` seconds, SIGKILL for all of it; returns when that and the removal are over."""
         if self._watch is None:
             return
-        try:
-            self._writer.write(json.dumps({"stop": grace}).encode() + b"\n")
-        finally:
-            await asyncio.shield(self._watch)
+        self._writer.write(json.dumps({"stop": grace}).encode() + b"\n")
+        await asyncio.wait({self._watch}, timeout=grace + PATIENCE)
+        if not self._watch.done():
+            # Stopped by somebody, or stuck with a process that no signal ends: don't wait for ever.
+            log.warning("the keeper %d of process %d does not come to an end: killing it", self.keeper_pid, self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.keeper_pid, signal.SIGKILL)
+            await asyncio.wait({self._watch})
 
     async def settled(self) -> None:
         """Wait for the keeper's own end."""
         if self._watch is not None:
-            await asyncio.shield(self._watch)
+            await asyncio.wait({self._watch})
 
     async def _follow(self) -> None:
         try:
