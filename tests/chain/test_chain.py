@@ -65,7 +65,7 @@ def test_gridsim_rewards_through_play_equal_the_episode_api(gridsim: Path, tmp_p
         try:
 
             async def one(index: int) -> float:
-                episode = await EpisodeSpec.from_task(bundle.splits()["eval"][index]).start(runtime)
+                episode = await EpisodeSpec.from_task(bundle.splits()["eval"][index]).start(runtime=runtime)
                 turn = await episode.next_turn()
                 assert turn is not None
                 await turn.call("submit_schedule", {"schedule": schedules[index]})

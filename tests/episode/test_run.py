@@ -77,7 +77,7 @@ async def play(episode: Episode, value: float) -> dict[str, float]:
 
 async def test_an_episode_is_played_and_scored(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         assert await play(episode, 0.25) == {"grade": 0.25}
         assert episode.finished
         assert episode.turns_played == 1
@@ -86,7 +86,7 @@ async def test_an_episode_is_played_and_scored(tmp_path: Path) -> None:
 
 async def test_the_turn_carries_prompt_system_prompt_and_visible_tools(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         assert (turn.prompt, turn.system_prompt, turn.step_id) == ("Submit the value.", "You test stubs.", "ask")
@@ -98,7 +98,7 @@ async def test_the_turn_carries_prompt_system_prompt_and_visible_tools(tmp_path:
 
 async def test_the_load_step_reaches_the_env_before_the_turn(tmp_path: Path) -> None:
     async with stage(tmp_path, tasks={"t": stub_task(0.75)}) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         assert "0.75" in (await turn.call("look", {})).text
@@ -107,7 +107,7 @@ async def test_the_load_step_reaches_the_env_before_the_turn(tmp_path: Path) -> 
 
 async def test_what_the_model_does_wrong_is_text_and_the_turn_goes_on(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         unknown = await turn.call("no_such", {})
@@ -122,7 +122,7 @@ async def test_what_the_model_does_wrong_is_text_and_the_turn_goes_on(tmp_path: 
 async def test_several_prompts_are_several_turns_and_the_grader_sees_them(tmp_path: Path) -> None:
     tasks = {"t": stub_task(0.5, prompts=("one", "two"))}
     async with stage(tmp_path, tasks=tasks) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         first = await episode.next_turn()
         assert first is not None
         await first.end("reply one")
@@ -142,7 +142,7 @@ async def test_several_prompts_are_several_turns_and_the_grader_sees_them(tmp_pa
 
 async def test_a_place_is_held_until_the_teardown_is_over_and_given_in_order(tmp_path: Path) -> None:
     async with stage(tmp_path, places=1) as (runtime, spec):
-        first, second, third = [await spec.start(runtime) for _ in range(3)]
+        first, second, third = [await spec.start(runtime=runtime) for _ in range(3)]
         assert await first.next_turn() is not None
         assert runtime.capacity.snapshot()["queued"] == 2
         await first.abandon("enough")
@@ -165,7 +165,7 @@ async def test_a_start_that_fails_says_how(
     tmp_path: Path, env_vars: dict[str, str], deadlines: Deadlines, kind: FailureKind
 ) -> None:
     async with stage(tmp_path, env_vars=env_vars, deadlines=deadlines) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         with pytest.raises(EpisodeFailure) as caught:
             await episode.next_turn()
         assert caught.value.kind is kind, caught.value
@@ -176,7 +176,7 @@ async def test_a_refused_load_names_the_step_and_the_envs_message(tmp_path: Path
     steps = stub_task(0.5)
     steps[1]["directives"][0]["args"] = {"value": "bad"}
     async with stage(tmp_path, tasks={"t": steps}) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         with pytest.raises(EpisodeFailure, match="step 'load'") as caught:
             await episode.next_turn()
         assert caught.value.kind is FailureKind.LOAD_FAILED
@@ -186,7 +186,7 @@ async def test_an_extension_that_is_not_advertised_lists_those_that_are(tmp_path
     steps = stub_task(0.5)
     steps[1]["directives"][0]["uri"] = "urn:none"
     async with stage(tmp_path, tasks={"t": steps}) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         with pytest.raises(EpisodeFailure, match="urn:stub:load/v1") as caught:
             await episode.result()
         assert caught.value.kind is FailureKind.LOAD_FAILED
@@ -194,7 +194,7 @@ async def test_an_extension_that_is_not_advertised_lists_those_that_are(tmp_path
 
 async def test_an_env_that_dies_in_a_call_fails_the_episode(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         with pytest.raises(EpisodeFailure) as caught:
@@ -206,7 +206,7 @@ async def test_an_env_that_dies_in_a_call_fails_the_episode(tmp_path: Path) -> N
 
 async def test_a_tool_past_its_deadline_masks(tmp_path: Path) -> None:
     async with stage(tmp_path, deadlines=Deadlines(tool=0.5)) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         with pytest.raises(EpisodeFailure) as caught:
@@ -220,7 +220,7 @@ async def test_a_tool_past_its_deadline_masks(tmp_path: Path) -> None:
 async def test_a_tool_past_its_deadline_is_text_where_the_env_says_so(tmp_path: Path) -> None:
     settings = 'on_tool_timeout = "score"'
     async with stage(tmp_path, deadlines=Deadlines(tool=0.5), settings=settings) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         result = await turn.call("sleep", {"seconds": 1})
@@ -232,7 +232,7 @@ async def test_a_tool_past_its_deadline_is_text_where_the_env_says_so(tmp_path: 
 
 async def test_a_turn_past_its_deadline_masks_or_scores_as_the_env_says(tmp_path: Path) -> None:
     async with stage(tmp_path / "mask", deadlines=Deadlines(turn=0.2)) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         with pytest.raises(EpisodeFailure) as caught:
             await episode.result()
@@ -242,7 +242,7 @@ async def test_a_turn_past_its_deadline_masks_or_scores_as_the_env_says(tmp_path
             await turn.call("look", {})
     settings = 'on_turn_timeout = "score"'
     async with stage(tmp_path / "score", deadlines=Deadlines(turn=0.2), settings=settings) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert await episode.result() == {"grade": 0.0}
         assert turn is not None
@@ -252,7 +252,7 @@ async def test_a_turn_past_its_deadline_masks_or_scores_as_the_env_says(tmp_path
 
 async def test_abandoning_ends_a_call_in_flight_and_leaves_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         call = asyncio.create_task(turn.call("sleep", {"seconds": 30}))
@@ -272,7 +272,7 @@ async def test_abandoning_works_in_every_phase(tmp_path: Path, moment: str) -> N
     env_vars = {"STUB_START_DELAY": "20"} if moment == "deploying" else None
     async with stage(tmp_path, places=1, env_vars=env_vars) as (runtime, spec):
         if moment == "queued":
-            await spec.start(runtime)
+            await spec.start(runtime=runtime)
         grading = asyncio.Event()
 
         async def hang(_: str) -> list[dict[str, Any]]:
@@ -281,7 +281,7 @@ async def test_abandoning_works_in_every_phase(tmp_path: Path, moment: str) -> N
             return []
 
         runtime.grader.act = hang  # type: ignore[attr-defined]
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         if moment == "deploying":
             await episode.placed()
         if moment == "grading":
@@ -298,7 +298,7 @@ async def test_abandoning_works_in_every_phase(tmp_path: Path, moment: str) -> N
 
 async def test_a_cancelled_waiter_leaves_the_episode_alone(tmp_path: Path) -> None:
     async with stage(tmp_path, env_vars={"STUB_START_DELAY": "0.3"}) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         waiter = asyncio.create_task(episode.next_turn())
         await asyncio.sleep(0.05)
         waiter.cancel()
@@ -313,7 +313,7 @@ async def test_a_grader_failure_is_the_episodes(tmp_path: Path) -> None:
             raise EpisodeFailure(FailureKind.VERIFIER_ERROR, "step 'grade': ValueError: no")
 
         runtime.grader.act = fails  # type: ignore[attr-defined]
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         await turn.end("")
@@ -327,7 +327,7 @@ async def test_a_step_that_may_fail_is_recorded_and_the_task_goes_on(tmp_path: P
     steps[1]["directives"][0]["uri"] = "urn:none"
     steps[1]["fail_task_on_error"] = False
     async with stage(tmp_path, tasks={"t": steps}) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         assert await play(episode, 1.0) == {"grade": 1.0}
         (failed,) = episode.failed_steps
         assert (failed["step_id"], failed["kind"]) == ("load", FailureKind.LOAD_FAILED)
@@ -335,7 +335,7 @@ async def test_a_step_that_may_fail_is_recorded_and_the_task_goes_on(tmp_path: P
 
 async def test_closing_the_runtime_ends_every_episode(tmp_path: Path) -> None:
     async with stage(tmp_path, places=2) as (runtime, spec):
-        episodes = [await spec.start(runtime) for _ in range(3)]
+        episodes = [await spec.start(runtime=runtime) for _ in range(3)]
         assert await episodes[0].next_turn() is not None
         await runtime.aclose()
         for episode in episodes:
@@ -346,7 +346,7 @@ async def test_closing_the_runtime_ends_every_episode(tmp_path: Path) -> None:
 
 async def test_the_state_of_the_env_can_be_read_while_it_runs(tmp_path: Path) -> None:
     async with stage(tmp_path) as (runtime, spec):
-        episode = await spec.start(runtime)
+        episode = await spec.start(runtime=runtime)
         turn = await episode.next_turn()
         assert turn is not None
         await turn.call("submit", {"value": 0.5})

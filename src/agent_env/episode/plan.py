@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_env.bundle import Bundle, Step, Task
+from agent_env.bundle import Bundle, Env, Step, Task
 from agent_env.errors import BundleError
 from agent_env.steps import parse_fields, registered, type_problem
 from agent_env.steps.deploy import DeployAgent, DeployEnv
@@ -62,6 +62,12 @@ class TaskPlan:
     def env_names(self) -> tuple[str, ...]:
         """Envs that the task deploys."""
         return tuple(p.model.env_id for p in self.steps if isinstance(p.model, DeployEnv))
+
+    @property
+    def envs(self) -> tuple[Env, ...]:
+        """What a runtime must prepare for the task."""
+        bundle = self.task.bundle
+        return tuple(bundle.envs[name] for name in self.env_names) if bundle is not None else ()
 
     @property
     def toolset(self) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agent_env.bundle import Env
@@ -36,13 +37,23 @@ class Episode:
     Cancelling a caller of any method never cancels the episode; `abandon` does.
     """
 
-    def __init__(self, plan: TaskPlan, runtime: Runtime, *, turn_timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        plan: TaskPlan,
+        runtime: Runtime,
+        *,
+        turn_timeout: float | None = None,
+        at_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`at_end` is awaited when nothing of the episode is left."""
         bundle = plan.task.bundle
         assert bundle is not None
         loop = asyncio.get_running_loop()
         self.id = uuid.uuid4().hex
         self.plan = plan
         self._runtime = runtime
+        self._at_end = at_end
+        self._begun = False
         self._turn_timeout = turn_timeout if turn_timeout is not None else runtime.deadlines.turn
         self._context = RunContext(
             episode_id=self.id,
@@ -126,12 +137,16 @@ class Episode:
         """As `abandon`, without the wait."""
         if not self._scored.done():
             self._ending = EpisodeFailure(kind, reason)
-            self._task.cancel()
+            if self._begun:
+                self._task.cancel()
 
     async def _run(self) -> None:
         started = time.monotonic()
         place: Place | None = None
+        self._begun = True
         try:
+            if self._ending is not None:
+                raise self._ending
             place = await self._runtime.capacity.place()
             waited = time.monotonic() - started
             self._context.spent("wait_s", waited)
@@ -233,12 +248,20 @@ class Episode:
 
     async def _tear_down(self, place: Place | None) -> None:
         """Remove every sandbox; a failure here never changes a score."""
-        ending = asyncio.create_task(self._stop_sandboxes(), name=f"teardown {self.id}")
+        ending = asyncio.create_task(self._clear_away(place), name=f"teardown {self.id}")
         while not ending.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({ending})
+        if (error := ending.exception()) is not None:
+            log.error("episode %s: the teardown failed", self.id, exc_info=error)
+
+    async def _clear_away(self, place: Place | None) -> None:
+        await self._stop_sandboxes()
         if place is not None:
             place.release()
+        self._runtime.disown(self)
+        if self._at_end is not None:
+            await self._at_end()
 
     async def _stop_sandboxes(self) -> None:
         started = time.monotonic()

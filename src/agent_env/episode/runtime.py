@@ -35,6 +35,7 @@ class Runtime:
         grader: GraderPool | None = None,
         deadlines: Deadlines | None = None,
         prepared: Mapping[str, Prepared] | None = None,
+        close_provider: bool = True,
     ) -> None:
         self.provider = provider
         self.capacity = capacity or Capacity(8)
@@ -44,6 +45,7 @@ class Runtime:
         """by env digest"""
         self._episodes: set[Episode] = set()
         self._checked = -_CHECK_EVERY
+        self._close_provider = close_provider
 
     async def prepare(self, envs: Iterable[Env]) -> None:
         """Build what the envs and the graders need.
@@ -83,7 +85,8 @@ class Runtime:
             episode.begin_abandon("the server was stopped", FailureKind.SERVER_SHUTDOWN)
         await asyncio.gather(*(episode.closed() for episode in episodes))
         await self.grader.aclose()
-        await self.provider.aclose()
+        if self._close_provider:
+            await self.provider.aclose()
 
 
 def failure_of(error: BaseException) -> EpisodeFailure | None:

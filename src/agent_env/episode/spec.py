@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agent_env.bundle import Task
 from agent_env.episode.plan import TaskPlan, plan_task
 from agent_env.episode.run import Episode
 from agent_env.episode.runtime import Runtime
 from agent_env.errors import BundleError, EpisodeError
+from agent_env.limits import Deadlines
+from agent_env.sandbox import choose_provider
+from agent_env.sandbox.base import SandboxProvider
 
 
 class EpisodeSpec:
@@ -58,6 +62,38 @@ class EpisodeSpec:
     def trainer_agents(self) -> tuple[str, ...]:
         return (self.plan.agent,) if self.plan.agent else ()
 
-    async def start(self, runtime: Runtime) -> Episode:
-        """Begin an episode; returns before any deploy. The runtime must have prepared the task's envs."""
-        return Episode(self.plan, runtime, turn_timeout=self.turn_timeout)
+    async def start(
+        self,
+        sandbox: str | SandboxProvider | None = None,
+        *,
+        runtime: Runtime | None = None,
+        deadlines: Deadlines | None = None,
+        sandbox_options: Mapping[str, Any] | None = None,
+    ) -> Episode:
+        """Begin an episode; returns once it exists, before any deploy.
+
+        Without a `runtime` it gets one of its own: what the task needs is built first, and all of it is closed when the
+        episode has ended. `sandbox` is then `docker`, `process`, `auto` (the default) or a provider, which stays open.
+        A given `runtime` must have prepared the task, and decides these things itself.
+
+        Raises:
+            ConfigError: no such sandbox, or a setting of an env is wrong.
+            EpisodeFailure: the provider is away, or an env can't be built.
+        """
+        if runtime is not None:
+            if sandbox is not None or deadlines is not None or sandbox_options is not None:
+                raise EpisodeError("a runtime has a sandbox provider and deadlines already: give one or the other")
+            return Episode(self.plan, runtime, turn_timeout=self.turn_timeout)
+        given = isinstance(sandbox, SandboxProvider)
+        provider = (
+            sandbox
+            if isinstance(sandbox, SandboxProvider)
+            else await choose_provider(sandbox or "auto", **(sandbox_options or {}))
+        )
+        own = Runtime(provider, deadlines=deadlines, close_provider=not given)
+        try:
+            await own.prepare(self.plan.envs)
+        except BaseException:
+            await own.aclose()
+            raise
+        return Episode(self.plan, own, turn_timeout=self.turn_timeout, at_end=own.aclose)

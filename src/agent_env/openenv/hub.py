@@ -68,7 +68,7 @@ class Hub:
 
     async def start(self, entry: Entry) -> Episode:
         spec = EpisodeSpec(entry.plan, turn_timeout=self._turn_timeout)
-        episode = await spec.start(self.runtime)
+        episode = await spec.start(runtime=self.runtime)
         self.started += 1
         log.info("episode %s: task %s started", episode.id, entry.plan.task.name)
         end = asyncio.create_task(self._count(episode, entry))
