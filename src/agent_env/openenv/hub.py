@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 _LEFT = (FailureKind.CLIENT_GONE, FailureKind.CANCELLED)
 
+_REAP_EVERY = 60.0
+"""seconds between looks for sandboxes whose owner is gone"""
+
 _RECENT = 50
 """episodes that the mean length is taken over"""
 
@@ -35,15 +38,35 @@ class Hub:
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._runtime = await self._make_runtime()
-        await self._runtime.provider.reap()
+        await self._reap(self._runtime)
+        self._reaper = asyncio.create_task(self._keep_reaping(self._runtime))
+
+    async def _keep_reaping(self, runtime: Runtime) -> None:
+        while True:
+            await asyncio.sleep(_REAP_EVERY)
+            await self._reap(runtime)
+
+    async def _reap(self, runtime: Runtime) -> None:
+        """Remove what dead owners left; a provider that is away now is asked again next time."""
+        try:
+            found = await runtime.provider.reap()
+        except Exception as error:
+            log.warning("reaping failed: %s", error)
+        else:
+            if found:
+                log.info("reaped %d sandboxes of owners that are gone", found)
 
     async def aclose(self) -> None:
         """Abandon every episode, wait for the teardowns, say what happened."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.wait({self._reaper})
         if self._runtime is not None:
             await self._runtime.aclose()
             if self._ends:
