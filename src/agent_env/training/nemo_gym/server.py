@@ -65,7 +65,9 @@ class ResourcesServer:
         self._folder = folder
         self._options = options
         self._cookie_name = f"agent_env_session_{folder.name}"
-        self._patience = Patience(options.keepalive_after, options.keepalive_every)
+        # A client that needs the first space early needs the others as often.
+        every = min(options.keepalive_every, options.keepalive_after)
+        self._patience = Patience(options.keepalive_after, every)
         # A seed that is held for a time of the user's choosing ends by that time, with its true status.
         self._seed_patience = self._patience if options.seed_wait is None else Patience(0, 0)
         self._routes: dict[tuple[str, str], Handler] = {
