@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -12,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
+from clients.in_thread import serving
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -118,16 +116,9 @@ class ScriptedModel:
     def serving(self) -> Iterator[ScriptedModel]:
         """Listen on 127.0.0.1 in a thread; `url` is the base URL for clients."""
         app = Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])])
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
-        with socket.create_server(("127.0.0.1", 0), backlog=512) as sock:
-            self.url = f"http://127.0.0.1:{sock.getsockname()[1]}/v1"
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="scripted model")
-            thread.start()
-            try:
-                yield self
-            finally:
-                server.should_exit = True
-                thread.join()
+        with serving(app) as url:
+            self.url = f"{url}/v1"
+            yield self
 
     async def _complete(self, request: Request) -> Response:
         body = await request.json()

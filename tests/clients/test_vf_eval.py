@@ -13,7 +13,7 @@ from clients import gridsim_models as models
 from clients.chain import Chain
 from clients.scripted_model import Policy, ScriptedModel
 from clients.verifiers_venv import VerifiersClient
-from clients.vf_eval import Run, adapted, run_vf_eval, user_prompt
+from clients.vf_eval import Run, published_config, run_vf_eval, user_prompt
 
 from agent_env.bundle import load_bundle
 from agent_env.episode import EpisodeSpec, Runtime
@@ -22,26 +22,16 @@ from agent_env.sandbox import provider
 
 pytestmark = [pytest.mark.verifiers, pytest.mark.integration, pytest.mark.timeout(400)]
 
-EVAL_TOML = Path(__file__).parents[2] / "examples" / "eval.toml"
 
-
-def play(
-    client: VerifiersClient, chain: Chain, folder: Path, policies: Sequence[Policy], *flags: str
-) -> tuple[Run, ScriptedModel]:
+def play(client: VerifiersClient, chain: Chain, folder: Path, policies: Sequence[Policy], *flags: str) -> Run:
     """Play the first eval rows, each by its policy, with the published config."""
     by_prompt = {user_prompt(row): policy for row, policy in zip(chain.rows("eval"), policies, strict=False)}
     assert len(by_prompt) == len(policies)
     with ScriptedModel(by_prompt).serving() as model:
-        config = adapted(
-            EVAL_TOML,
-            folder,
-            model=("http://127.0.0.1:8100/v1", model.url),
-            server=("http://127.0.0.1:9100", chain.url),
-            rows=("gym-root/resources_servers/gridsim_v1/data/eval.jsonl", str(chain.data("eval"))),
-        )
+        config = published_config(folder, model.url, chain.url, chain.data("eval"))
         run = run_vf_eval(client, config, "-n", str(len(policies)), *flags)
     assert len(run.rollouts) == len(policies)
-    return run, model
+    return run
 
 
 def test_eight_rows_played_well_earn_what_the_episode_api_scores(
@@ -51,7 +41,7 @@ def test_eight_rows_played_well_earn_what_the_episode_api_scores(
     tmp_path: Path,
     say: Callable[[str], None],
 ) -> None:
-    run, _ = play(verifiers_client, gridsim_chain, tmp_path, [models.optimal] * 4 + [models.player("greedy")] * 4)
+    run = play(verifiers_client, gridsim_chain, tmp_path, [models.optimal] * 4 + [models.player("greedy")] * 4)
     assert [rollout.errors for rollout in run.rollouts] == [()] * 8
     assert all(rollout.ok for rollout in run.rollouts)
     rewards = [rollout.reward for rollout in run.rollouts]
@@ -68,7 +58,7 @@ def test_what_the_model_does_wrong_is_scored_and_never_masked(
     verifiers_client: VerifiersClient, gridsim_chain: Chain, tmp_path: Path
 ) -> None:
     policies = [models.broken, models.talker, models.parallel, models.not_json, models.never_json]
-    run, _ = play(verifiers_client, gridsim_chain, tmp_path, policies)
+    run = play(verifiers_client, gridsim_chain, tmp_path, policies)
     assert [rollout.errors for rollout in run.rollouts] == [()] * 5
     assert [rollout.info["mask_sample"] for rollout in run.rollouts] == [False] * 5
     assert [rollout.reward for rollout in run.rollouts] == [0.0, 0.0, 1.0, 1.0, 0.0]
@@ -91,7 +81,7 @@ def test_a_cap_of_one_turn_ends_a_rollout_with_the_score_it_has(
     verifiers_client: VerifiersClient, gridsim_chain: Chain, tmp_path: Path
 ) -> None:
     policies = [models.optimal, models.submit_at_once]
-    run, _ = play(verifiers_client, gridsim_chain, tmp_path, policies, "--env.agent.max-turns", "1")
+    run = play(verifiers_client, gridsim_chain, tmp_path, policies, "--env.agent.max-turns", "1")
     assert [rollout.errors for rollout in run.rollouts] == [(), ()]
     assert [rollout.stop for rollout in run.rollouts] == ["max_turns", "max_turns"]
     assert [rollout.reward for rollout in run.rollouts] == [0.0, 0.2]
@@ -110,7 +100,7 @@ async def episode_scores(folder: Path, calls: Mapping[str, Sequence[tuple[str, s
     try:
         await runtime.prepare(bundle.envs.values())
         for task, made in calls.items():
-            episode = await EpisodeSpec.from_task(bundle.tasks[task]).start(runtime)
+            episode = await EpisodeSpec.from_task(bundle.tasks[task]).start(runtime=runtime)
             turn = await episode.next_turn()
             assert turn is not None
             for name, arguments in made:

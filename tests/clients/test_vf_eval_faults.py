@@ -21,15 +21,14 @@ from typing import Any
 import pytest
 from clients.chain import Chain, chain
 from clients.fault_bundle import SLOW, TaskFault, write_fault_bundle
-from clients.scripted_model import Call, Conversation, Policy, Refusal, Reply, ScriptedModel, script
+from clients.scripted_model import Call, Conversation, Policy, Refusal, Reply, script
 from clients.verifiers_venv import VerifiersClient
-from clients.vf_eval import Rollout, Run, adapted, run_vf_eval
+from clients.vf_eval import Rollout, play
 
 from agent_env.errors import FailureKind as Kind
 
 pytestmark = [pytest.mark.verifiers, pytest.mark.integration, pytest.mark.timeout(600)]
 
-EVAL_TOML = Path(__file__).parents[2] / "examples" / "eval.toml"
 IDLE = 45
 
 
@@ -116,24 +115,6 @@ def served(tasks: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> 
         serve_flags=["--masked-as-error", f"--idle-timeout={IDLE}"],
     ) as both:
         yield both
-
-
-def play(
-    client: VerifiersClient, url: str, folder: Path, rows: list[dict[str, Any]], policies: Mapping[str, Policy]
-) -> Run:
-    """Each row's prompt is its task's name, by which the model's behaviour is chosen."""
-    folder.mkdir(exist_ok=True)
-    data = folder / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with ScriptedModel(policies).serving() as model:
-        config = adapted(
-            EVAL_TOML,
-            folder,
-            model=("http://127.0.0.1:8100/v1", model.url),
-            server=("http://127.0.0.1:9100", url),
-            rows=("gym-root/resources_servers/gridsim_v1/data/eval.jsonl", str(data)),
-        )
-        return run_vf_eval(client, config, "-n", str(len(rows)), "-c", "8", timeout=400)
 
 
 def rows_of(served: Chain, names: list[str]) -> list[dict[str, Any]]:

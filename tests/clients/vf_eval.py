@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.scripted_model import Policy, ScriptedModel
 from clients.verifiers_venv import VerifiersClient
+
+EVAL_TOML = Path(__file__).parents[2] / "examples" / "eval.toml"
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,34 @@ def adapted(template: Path, folder: Path, **replaced: tuple[str, str]) -> Path:
     path = folder / template.name
     path.write_text(text)
     return path
+
+
+def play(
+    client: VerifiersClient,
+    url: str,
+    folder: Path,
+    rows: Sequence[Mapping[str, Any]],
+    policies: Mapping[str, Policy],
+    *flags: str,
+) -> Run:
+    """Play these rows, each by the policy of its prompt, eight at once, with the published config."""
+    folder.mkdir(exist_ok=True)
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ScriptedModel(policies).serving() as model:
+        config = published_config(folder, model.url, url, data)
+        return run_vf_eval(client, config, "-n", str(len(rows)), "-c", "8", *flags, timeout=400)
+
+
+def published_config(folder: Path, model_url: str, url: str, data: Path) -> Path:
+    """examples/eval.toml with its three places adapted, and nothing else."""
+    return adapted(
+        EVAL_TOML,
+        folder,
+        model=("http://127.0.0.1:8100/v1", model_url),
+        server=("http://127.0.0.1:9100", url),
+        rows=("gym-root/resources_servers/gridsim_v1/data/eval.jsonl", str(data)),
+    )
 
 
 def run_vf_eval(client: VerifiersClient, config: Path, *flags: str, timeout: float = 300) -> Run:
