@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from agent_env.errors import AgentEnvError
+from agent_env.policies import Policy
 from agent_env.training.nemo_gym.rows import Row
 from agent_env.training.nemo_gym.transport import Answer, Http, TransportError, cookie_header
 
@@ -151,9 +152,6 @@ class Rollout:
             return error.text
         finally:
             self.call_seconds.append(time.perf_counter() - started)
-
-
-Policy = Callable[[Rollout], Awaitable[None]]
 
 
 class RolloutClient:

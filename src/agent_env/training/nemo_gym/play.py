@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
-import inspect
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +16,9 @@ import orjson
 
 from agent_env.errors import ConfigError
 from agent_env.figures import new_figure
-from agent_env.training.nemo_gym.client import Policy, RolloutClient, RolloutResult
+from agent_env.policies import KNOWN as KNOWN_POLICIES
+from agent_env.policies import Policy, find_policy
+from agent_env.training.nemo_gym.client import RolloutClient, RolloutResult
 from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
 from agent_env.training.nemo_gym.progress import Advance, progress
 from agent_env.training.nemo_gym.report import faults, rewards_of, summary_of, table
@@ -26,8 +26,6 @@ from agent_env.training.nemo_gym.rows import Row, read_rows
 
 Json = Any
 
-_GRIDSIM = "agent_env.examples.gridsim.policies"
-_KNOWN = ("idle", "greedy", "optimal", "random", "broken")
 _EXAMPLES = """\
   python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows eval.jsonl --policy idle,greedy,optimal
   python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows train.jsonl --policy mine:clever \\
@@ -151,25 +149,6 @@ async def play_rows(
         raise errors.exceptions[0] from None
 
 
-def find_policy(name: str) -> Policy:
-    """The policy that GridSim knows by that name, or `module:function`. Raises ConfigError."""
-    module, colon, function = name.partition(":")
-    if not colon:
-        if name not in _KNOWN:
-            raise ConfigError(f"no policy {name!r}: known are {', '.join(_KNOWN)}, and module:function")
-        module, function = _GRIDSIM, name
-    try:
-        policy = getattr(importlib.import_module(module), function)
-    except ImportError as error:
-        raise ConfigError(f"policy {name!r}: can't import {module}: {error}") from error
-    except AttributeError:
-        raise ConfigError(f"policy {name!r}: {module} has no {function!r}") from None
-    if not inspect.iscoroutinefunction(policy):
-        raise ConfigError(f"policy {name!r} is not an `async def policy(play)`")
-    found: Policy = policy
-    return found
-
-
 def _draw(folder: Path, played: Played) -> None:
     """The rewards, and the first row's day of each policy that played GridSim."""
     from agent_env.examples.gridsim.transcript import plot_transcript
@@ -229,7 +208,7 @@ def _parser() -> Parser:
         metavar="NAME[,NAME]",
         action="append",
         required=True,
-        help=f"{', '.join(_KNOWN)} (GridSim), or module:function; repeatable",
+        help=f"{', '.join(KNOWN_POLICIES)} (GridSim), or module:function; repeatable",
     )
     parser.flag("--limit", metavar="N", type=positive, help="the first N rows; all by default")
     parser.flag("--repeats", metavar="R", type=positive, default=1, help="rollouts of each row")

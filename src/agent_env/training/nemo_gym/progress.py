@@ -1,18 +1,14 @@
-"""How far a play has come: a bar on a terminal, a line every few seconds elsewhere."""
+"""How far a play of rows has come."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from agent_env import progress as shared
 from agent_env.training.nemo_gym.client import RolloutResult
-from agent_env.training.nemo_gym.flags import say
 
 Advance = Callable[[RolloutResult], None]
-
-_EVERY = 5.0
 
 
 class Tally:
@@ -41,34 +37,5 @@ class Tally:
 @contextmanager
 def progress(policy: str, total: int) -> Iterator[Advance]:
     """Shows the rollouts of one policy as they end."""
-    tally = Tally(policy, total)
-    if sys.stderr.isatty():
-        with _bar(tally) as advance:
-            yield advance
-        return
-    said = time.monotonic()
-
-    def line(result: RolloutResult) -> None:
-        nonlocal said
-        tally.add(result)
-        if time.monotonic() - said >= _EVERY or tally.done == total:
-            said = time.monotonic()
-            say(str(tally))
-
-    yield line
-
-
-@contextmanager
-def _bar(tally: Tally) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(str(tally), total=tally.total)
-
-        def advance(result: RolloutResult) -> None:
-            tally.add(result)
-            bar.update(task, completed=tally.done, description=str(tally))
-
+    with shared.progress(Tally(policy, total)) as advance:
         yield advance

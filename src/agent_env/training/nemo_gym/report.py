@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import pstdev
 from typing import Any
 
+from agent_env.tables import align
 from agent_env.training.nemo_gym.client import RolloutResult
 
 Json = Any
@@ -56,7 +57,7 @@ def table(results: Mapping[str, Sequence[RolloutResult]], walls: Mapping[str, fl
                 f"{walls[policy]:.1f}",
             ]
         )
-    return _align(rows)
+    return align(rows)
 
 
 def faults(results: Mapping[str, Sequence[RolloutResult]]) -> list[str]:
@@ -86,10 +87,3 @@ def _quantiles(values: Sequence[float]) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
-
-
-def _align(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    first = widths[0]
-    return "\n".join(row[0].ljust(first) + line[first:] for row, line in zip(rows, lines, strict=True))
