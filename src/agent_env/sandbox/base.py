@@ -3,6 +3,9 @@
 A *provider* prepares an env once (builds its image, or its virtual environment) and then starts any number of
 sandboxes from it. A *sandbox* is one running env server. `start` returns as soon as the env's process runs; whether it
 answers yet is asked through its card (`agent_env.env.card`).
+
+A *bare* sandbox runs no server: files are put into it and commands run in it. Providers get it as an env of the type
+`bare`, without a folder of its own; what it is made of (an image, a private folder) is the provider's choice.
 """
 
 from __future__ import annotations
@@ -10,9 +13,27 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from agent_env.bundle.model import Env
+from agent_env.bundle.model import Env, EnvSettings
+
+BARE = "bare"
+"""`Env.type` of a sandbox that runs no server"""
+BARE_COMMAND = ("sleep", "infinity")
+"""what keeps a bare sandbox up"""
+
+
+def bare_env(*, memory: int | None = None, cpus: float | None = None) -> Env:
+    """What a provider prepares and starts as a bare sandbox; equal limits give equal digests."""
+    return Env(
+        name="sandbox",
+        path=Path(),
+        environment_name="sandbox",
+        digest=f"{BARE}-{memory}-{cpus}",
+        type=BARE,
+        settings=EnvSettings(memory=memory, cpus=cpus),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,20 @@ class Sandbox(Protocol):
     async def stop(self, grace: float = 2.0) -> None:
         """End and remove it: SIGTERM, `grace` seconds, SIGKILL. Idempotent; a second call waits for the first."""
         ...
+
+
+@runtime_checkable
+class MapsPaths(Protocol):
+    """A sandbox in which files lie elsewhere than `put` and `get` call it."""
+
+    def path(self, path: str) -> str:
+        """The path under which processes of the sandbox see what `put(path)` wrote."""
+        ...
+
+
+def path_inside(sandbox: Sandbox, path: str) -> str:
+    """The path under which processes of the sandbox see what `put(path)` wrote."""
+    return sandbox.path(path) if isinstance(sandbox, MapsPaths) else path
 
 
 @runtime_checkable

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from docker.errors import ImageNotFound
 
 from agent_env.bundle.model import Env
 from agent_env.errors import EpisodeFailure, FailureKind
-from agent_env.sandbox.base import Prepared, SandboxSpec
+from agent_env.sandbox.base import BARE, Prepared, SandboxSpec
 from agent_env.sandbox.docker_config import SANDBOX_LABEL, container_config, interchange_key
 from agent_env.sandbox.docker_daemon import Client, Daemon
 from agent_env.sandbox.docker_net import Attachment, Networks, Unreachable, Way
@@ -26,6 +27,8 @@ from agent_env.sandbox.images import Images
 from agent_env.sandbox.variables import resolve_variables
 
 log = logging.getLogger(__name__)
+
+SANDBOX_IMAGE = "python:3.12-slim"
 
 
 class DockerProvider:
@@ -39,6 +42,7 @@ class DockerProvider:
         reach: how envs are reached (docker_net.py); default the best that works.
         platform: for builds and pulls, where it is not to be the daemon's own.
         labels: more labels for all that is made here, images included.
+        sandbox_image: what bare sandboxes are made of.
     """
 
     name = "docker"
@@ -53,10 +57,12 @@ class DockerProvider:
         reach: Way | Literal["auto"] = "auto",
         platform: str | None = None,
         labels: Mapping[str, str] | None = None,
+        sandbox_image: str = SANDBOX_IMAGE,
         threads: int = 16,
     ) -> None:
         self.daemon = Daemon(host=host, threads=threads)
         self._labels = dict(labels or {})
+        self._sandbox_image = sandbox_image
         self.images = Images(
             self.daemon,
             build_args=dict(build_args or {}),
@@ -89,6 +95,8 @@ class DockerProvider:
     async def prepare(self, env: Env) -> Prepared:
         """Also raises `ConfigError` when a secret that the env's settings name is not set."""
         resolve_variables(env.settings.env, env_name=env.name)
+        if env.type == BARE:
+            env = replace(env, image_ref=self._sandbox_image)
         image = await self.images.ensure(env)
         return Prepared(env=env, key=interchange_key(env, image, runtime=self._runtime), handle=image)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_env.bundle.model import Env, EnvSettings
-from agent_env.sandbox.base import SandboxSpec
+from agent_env.sandbox.base import BARE, BARE_COMMAND, SandboxSpec
 from agent_env.sandbox.limits import DEFAULT_CPUS, DEFAULT_MEMORY, DEFAULT_PIDS, LOG_BYTES, TMPFS_BYTES
 from agent_env.sandbox.ownership import owner
 from agent_env.sandbox.variables import resolve_variables
@@ -44,6 +44,7 @@ def container_config(
         "Tty": False,
         "OpenStdin": False,
         **({"User": env.settings.user} if env.settings.user else {}),
+        **({"Entrypoint": [], "Cmd": list(BARE_COMMAND)} if env.type == BARE else {}),
         "HostConfig": {
             **_host_config(env.settings),
             "NetworkMode": network,

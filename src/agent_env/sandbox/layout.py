@@ -47,8 +47,8 @@ class Layout:
     def app(self) -> Path:
         return self.root / "app"
 
-    def make(self, source: Path, *, owner: str, deadline: float, episode: str) -> None:
-        """Write the owner, then the folder with a copy of `source`. Blocks.
+    def make(self, source: Path | None, *, owner: str, deadline: float, episode: str) -> None:
+        """Write the owner, then the folder with a copy of `source`, or an empty one. Blocks.
 
         Raises:
             EpisodeFailure: DISK_FULL, or DEPLOY_FAILED with the reason.
@@ -60,7 +60,10 @@ class Layout:
             unfinished.rename(self.owner_file)
             for name in ("home", "tmp", "data"):
                 (self.root / name).mkdir(parents=True)
-            shutil.copytree(source, self.app, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+            if source is None:
+                self.app.mkdir()
+            else:
+                shutil.copytree(source, self.app, ignore=shutil.ignore_patterns(".git", "__pycache__"))
         except (OSError, shutil.Error) as error:
             raise storage_failure(error, f"the sandbox's folder {self.folder}", FailureKind.DEPLOY_FAILED) from error
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from agent_env.bundle.model import Env
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.sandbox import leftovers
-from agent_env.sandbox.base import ExecResult, Prepared, SandboxSpec, SandboxState
+from agent_env.sandbox.base import BARE, BARE_COMMAND, ExecResult, Prepared, SandboxSpec, SandboxState
 from agent_env.sandbox.layout import LOG_NAME, Layout
 from agent_env.sandbox.ownership import owner
 from agent_env.sandbox.ports import Listener, Ports
@@ -240,7 +240,8 @@ class ProcessProvider:
         port = self._ports.take()
         try:
             deadline = time.time() + spec.max_life
-            await asyncio.to_thread(layout.make, env.path, owner=owner(), deadline=deadline, episode=spec.episode)
+            source = None if env.type == BARE else env.path
+            await asyncio.to_thread(layout.make, source, owner=owner(), deadline=deadline, episode=spec.episode)
             python = spec.prepared.handle
             command = KeptCommand(
                 argv=[
@@ -286,6 +287,8 @@ def base_python() -> str:
 
 def requirements_file(env: Env) -> Path | None:
     """What agent-env.toml names, else a requirements.txt beside the server, else nothing."""
+    if env.type == BARE:
+        return None
     if env.settings.requirements is not None:
         return env.path / env.settings.requirements
     usual = env.path / "requirements.txt"
@@ -298,6 +301,8 @@ def command_of(env: Env) -> tuple[str, ...]:
     Raises:
         ConfigError: neither is there.
     """
+    if env.type == BARE:
+        return BARE_COMMAND
     if env.settings.command:
         return env.settings.command
     dockerfile = env.path / env.dockerfile

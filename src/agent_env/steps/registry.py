@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_env.bundle import Bundle, Step, refs
 from agent_env.steps.context import RunContext
+from agent_env.steps.refused import INSTEAD
 
 Phase = Literal["deploy", "load", "turn", "verify"]
 
@@ -30,7 +31,7 @@ class StepModel(BaseModel):
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """keys the original knows that change nothing here: accepted with a warning"""
     references: ClassVar[Mapping[str, str]] = {}
-    """fields that name an entity of the bundle, and its kind: `envs`, `artifacts`"""
+    """fields that name an entity of the bundle, and its kind: `envs`, `artifacts`; `a[].b` is b of each item of a"""
     scores: ClassVar[bool] = False
     """records a score under its step id"""
 
@@ -42,6 +43,10 @@ class StepModel(BaseModel):
         """What is right for the original but is not run here."""
         yield from ()
 
+    def warnings(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+        """What may not be meant, or differs here from the original."""
+        yield from ()
+
     async def run(self, step: Step, context: RunContext) -> None:
         """Raises `EpisodeFailure` when the environment fails."""
         raise AssertionError(f"step type {self.type_name} has no run")
@@ -50,50 +55,6 @@ class StepModel(BaseModel):
 Model = TypeVar("Model", bound=type[StepModel])
 
 _TYPES: dict[str, type[StepModel]] = {}
-
-ORIGINAL_TYPES = frozenset(
-    {
-        "deploy_env",
-        "deploy_agent",
-        "install_agent",
-        "deploy_human_agent",
-        "deploy_sandbox",
-        "run_docker_container",
-        "load_artifact",
-        "add_skills",
-        "apply_server_config",
-        "modify_env_tool_access",
-        "register_env_triggers",
-        "register_agent_triggers",
-        "sync_env_clock",
-        "peer_agents",
-        "reset_env",
-        "review",
-        "run_code",
-        "build_mcp_cli",
-        "collect_artifacts",
-        "snapshot_env",
-        "snapshot_agent_state",
-        "teardown_sandboxes",
-        "prompt_agent",
-        "env_outcome_verifier",
-        "agent_prompt_response_verifier",
-        "rubrics_verifier",
-        "verify_sandbox",
-        "run_container_unit_tests_verifier",
-        "aggregate_verifiers",
-        "verify_env_card",
-        "verify_env_core_protocol",
-        "verify_mcp_tool_schema",
-        "verify_spec_conformance",
-        "verify_mcp_env_assessment",
-        "validation_gate_aggregator",
-        "verify_universe_load_export_roundtrip",
-        "combine_universe_verdicts",
-    }
-)
-"""Step types of agentenv-framework 0.9.1364, and every type that starts with `verify_a2a_`."""
-
 
 def register(model: Model) -> Model:
     """Class decorator: makes the type known."""
@@ -107,13 +68,13 @@ def registered() -> Mapping[str, type[StepModel]]:
 
 def meant(name: str) -> str | None:
     """The step type that a misspelt one probably means."""
-    return next(iter(difflib.get_close_matches(name, sorted(ORIGINAL_TYPES | set(_TYPES)), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, sorted(INSTEAD.keys() | _TYPES), n=1)), None)
 
 
 def type_problem(name: str) -> tuple[str, bool]:
     """Why a type can't run, and whether the original would run it."""
-    if name in ORIGINAL_TYPES or name.startswith("verify_a2a_"):
-        return f"step type {name!r} is not run here", True
+    if name in INSTEAD:
+        return f"step type {name!r} is not run here: {INSTEAD[name]}", True
     close = meant(name)
     hint = f"; did you mean {close!r}?" if close else f"; known types: {', '.join(sorted(_TYPES))}"
     return f"unknown step type {name!r}{hint}", False
@@ -135,21 +96,28 @@ def parse_fields(model: type[StepModel], fields: Mapping[str, Any]) -> tuple[Ste
 
 def resolve_references(model: StepModel, bundle: Bundle) -> tuple[StepModel, list[str]]:
     """The step with bare names in place of ids, and a problem for each reference that names nothing."""
-    changed: dict[str, Any] = {}
     problems: list[str] = []
+
+    def name_of(field: str, kind: str, reference: str) -> str:
+        name = refs.resolve(bundle, kind, reference)
+        if name is None:
+            problems.append(f"{field}: {refs.missing(bundle, kind, reference)}")
+        return reference if name is None else name
+
+    changed: dict[str, Any] = {}
     for field, kind in model.references.items():
+        field, _, inner = field.partition("[].")
         value = getattr(model, field)
-        if value is None:
-            continue
-        given = value if isinstance(value, list) else [value]
-        names = [refs.resolve(bundle, kind, reference) for reference in given]
-        problems += [
-            f"{field}: {refs.missing(bundle, kind, reference)}"
-            for reference, name in zip(given, names, strict=True)
-            if name is None
-        ]
-        if None not in names and names != given:
-            changed[field] = names if isinstance(value, list) else names[0]
+        if inner:
+            changed[field] = [
+                item.model_copy(update={inner: name_of(f"{field}.{place}.{inner}", kind, getattr(item, inner))})
+                for place, item in enumerate(value)
+            ]
+        elif isinstance(value, list):
+            changed[field] = [name_of(field, kind, reference) for reference in value]
+        elif value is not None:
+            changed[field] = name_of(field, kind, value)
+    changed = {field: value for field, value in changed.items() if value != getattr(model, field)}
     return (model.model_copy(update=changed) if changed else model), problems
 
 
