@@ -9,6 +9,7 @@ the env is ready, failures in `metadata` alone, and a client that leaves is noti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Callable
@@ -77,10 +78,18 @@ class StubOpenEnv:
     ended: int = 0
     requests: list[str] = field(default_factory=list)
     frames: list[str] = field(default_factory=list)
+    open_sockets: set[_Socket] = field(default_factory=set)
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     def set(self, **changes: Json) -> None:
         self.knobs = replace(self.knobs, **changes)
+
+    async def kill(self) -> None:
+        """Every session's connection breaks."""
+        for open_socket in list(self.open_sockets):
+            open_socket.killed.set()
+        while self.open_sockets:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
     async def __call__(self, scope: Json, receive: Json, send: Json) -> None:
         if scope["type"] == "websocket":
@@ -171,6 +180,7 @@ class _Socket:
         self.turn = 0
         self.failed: tuple[str, str] | None = None
         self.ended = False
+        self.killed = asyncio.Event()
 
     async def serve(self, headers: dict[bytes, bytes]) -> None:
         await self.receive()
@@ -185,31 +195,36 @@ class _Socket:
             await self.send({"type": "websocket.close", "code": 1000})
             return
         stub.sessions += 1
+        stub.open_sockets.add(self)
         try:
             await self._serve()
         finally:
             stub.sessions -= 1
+            stub.open_sockets.discard(self)
             if self.holds:
                 stub.release()
 
     async def _serve(self) -> None:
         ahead: asyncio.Queue[Json] = asyncio.Queue()
-        gone = asyncio.Event()
+        gone = self.killed
 
         async def read() -> None:
             while not gone.is_set():
                 message = await self.receive()
+                await ahead.put(message)
                 if message["type"] == "websocket.disconnect":
                     gone.set()
-                await ahead.put(message)
 
         reader = asyncio.create_task(read())
         watch = asyncio.create_task(gone.wait())
         try:
             while True:
-                message = await ahead.get()
-                if message["type"] == "websocket.disconnect":
+                coming = asyncio.create_task(ahead.get())
+                await asyncio.wait({coming, watch}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done() or coming.result()["type"] == "websocket.disconnect":
+                    coming.cancel()
                     return
+                message = coming.result()
                 work = asyncio.create_task(self._handle(message.get("text") or message["bytes"].decode()))
                 await asyncio.wait({work} if self.stub.foreign else {work, watch}, return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
@@ -225,6 +240,8 @@ class _Socket:
             reader.cancel()
             watch.cancel()
             await asyncio.wait({reader, watch})
+            with contextlib.suppress(Exception):
+                await self.send({"type": "websocket.close", "code": 1011})
 
     async def _handle(self, text: str) -> None:
         self.stub.frames.append(text)
