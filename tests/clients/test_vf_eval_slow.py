@@ -58,14 +58,16 @@ def test_slow_starts_calls_and_gradings_outlive_the_clients_timeout(
 def test_a_seed_that_waits_for_its_place_outlives_the_clients_timeout(
     verifiers_client: VerifiersClient, tmp_path: Path
 ) -> None:
-    def slow(conversation: Conversation) -> Reply:
-        time.sleep(SLOW)
+    waits = [SLOW]
+
+    def first_is_slow(conversation: Conversation) -> Reply:
+        time.sleep(waits.pop() if waits else 0)
         return Reply("Done.")
 
     stub = StubOpenEnv(places=1)
     with stub_chain(stub, tmp_path, "--masked-as-error", "--keepalive-after=2") as server:
         rows = stub_rows(["a", "b"])
-        run = play(verifiers_client, server.url, tmp_path / "eval", rows, dict.fromkeys("ab", slow), *CLIENT)
+        run = play(verifiers_client, server.url, tmp_path / "eval", rows, dict.fromkeys("ab", first_is_slow), *CLIENT)
         said = server.log.read_text()
     assert [(rollout.ok, rollout.reward) for rollout in run.rollouts] == [(True, 0.75)] * 2, said
     server.stop()
