@@ -9,6 +9,7 @@ import typer
 from agent_env import __version__
 from agent_env.commands.console import ReportedErrors, debug_wanted, report
 from agent_env.commands.example import example_gridsim
+from agent_env.commands.run import run
 from agent_env.commands.serve import serve
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("run")(run)
 app.command("serve")(serve)
 examples = typer.Typer(help="Write an example bundle.", no_args_is_help=True, rich_markup_mode=None)
 examples.command("gridsim")(example_gridsim)

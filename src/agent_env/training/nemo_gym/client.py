@@ -20,6 +20,7 @@ import orjson
 
 from agent_env.errors import AgentEnvError
 from agent_env.policies import Policy
+from agent_env.toolcalls import BadArguments, read_arguments
 from agent_env.training.nemo_gym.rows import Row
 from agent_env.training.nemo_gym.transport import Answer, Http, TransportError, cookie_header
 
@@ -138,13 +139,9 @@ class Rollout:
         if name not in self._names:
             return f"error: unknown tool {name!r}"
         try:
-            arguments = json.loads(raw) if raw.strip() else {}
-            if not isinstance(arguments, dict):
-                kind = type(arguments).__name__
-                return f"error: tool arguments must be a JSON object, got {kind}; resend as an object"
-            body = json.dumps(arguments, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        except (ValueError, RecursionError) as error:
-            return f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"
+            _, body = read_arguments(raw)
+        except BadArguments as error:
+            return str(error)
         started = time.perf_counter()
         try:
             return (await self._http.post(f"/{name}", body, self.cookie)).text
