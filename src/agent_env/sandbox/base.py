@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 
 from agent_env.bundle.model import Env, EnvSettings
 
+FOLDER_INSIDE = "/run/agent-env"
 BARE = "bare"
 """`Env.type` of a sandbox that runs no server"""
 BARE_COMMAND = ("sleep", "infinity")
@@ -57,6 +58,11 @@ class SandboxSpec:
     """set on top of the env protocol's own variables"""
     max_life: float = 86_400.0
     """seconds after which anybody may remove it"""
+    command: Sequence[str] = ()
+    """run in place of the env's own"""
+    folder: str | None = None
+    """a folder of this machine that belongs to the sandbox: seen inside as FOLDER_INSIDE, or under its own path where
+    the sandbox has no file system of its own"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_env.bundle.model import Env, EnvSettings
-from agent_env.sandbox.base import BARE, BARE_COMMAND, SandboxSpec
+from agent_env.sandbox.base import BARE, BARE_COMMAND, FOLDER_INSIDE, SandboxSpec
 from agent_env.sandbox.limits import DEFAULT_CPUS, DEFAULT_MEMORY, DEFAULT_PIDS, LOG_BYTES, TMPFS_BYTES
 from agent_env.sandbox.ownership import owner
 from agent_env.sandbox.variables import resolve_variables
@@ -35,6 +35,7 @@ def container_config(
     """
     env = spec.prepared.env
     port = f"{PORT}/tcp"
+    command = spec.command or (BARE_COMMAND if env.type == BARE else ())
     return {
         "Image": spec.prepared.handle,
         "Hostname": "env",
@@ -44,12 +45,13 @@ def container_config(
         "Tty": False,
         "OpenStdin": False,
         **({"User": env.settings.user} if env.settings.user else {}),
-        **({"Entrypoint": [], "Cmd": list(BARE_COMMAND)} if env.type == BARE else {}),
+        **({"Entrypoint": [], "Cmd": list(command)} if command else {}),
         "HostConfig": {
             **_host_config(env.settings),
             "NetworkMode": network,
             "PortBindings": {} if publish is None else {port: [{"HostIp": publish, "HostPort": ""}]},
             **({"Runtime": runtime} if runtime else {}),
+            **({"Mounts": [_mount(spec.folder)]} if spec.folder else {}),
         },
     }
 
@@ -90,6 +92,10 @@ def interchange_key(env: Env, image: str, **options: str | None) -> str:
         "rest": [settings.network, settings.user, settings.cap_add, settings.read_only, settings.isolation],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _mount(folder: str) -> dict[str, Any]:
+    return {"Type": "bind", "Source": folder, "Target": FOLDER_INSIDE}
 
 
 def _host_config(settings: EnvSettings) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 READ_SIZE = 1 << 16
+LIMITS = {"data": resource.RLIMIT_DATA, "nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 REMOVE_FOR = 5.0
 """seconds to keep trying to remove a folder in which something may still write"""
 
@@ -72,11 +73,13 @@ class Keeper:
     """Keeps one command. The request's keys:
 
     argv, env, cwd    what to run
-    limits            `{"data", "nofile"}`: rlimits, in bytes and in files
+    limits            `{"data", "nofile", "nproc"}`: rlimits, in bytes, files and processes
     log, log_limit    prefix of the log's files and how many bytes they may hold together; without stdio fds only
     timeout           seconds until it is ended, or null
     remove            paths to remove when all is over; it then stays until told to stop
     """
+
+    log_mode = 0o600
 
     def __init__(self, control: socket.socket, stdio: list[int], owner: int) -> None:
         self.control = control
@@ -99,7 +102,7 @@ class Keeper:
 
     def run(self) -> None:
         """From the request to the end."""
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         while not self.messages:
             if self.owner_gone or self.told_to_end:
                 return
@@ -115,25 +118,31 @@ class Keeper:
         if request.get("remove"):
             while not (self.messages or self.owner_gone or self.told_to_end):
                 self._wait(None)
-            for path in request["remove"]:
-                remove(path)
+            self._clear(request["remove"])
             self._say({"gone": True})
+
+    def _turn_into(self, request: dict[str, Any], tell: int) -> None:
+        """In the child: become the command. `tell` says that this went well by being closed, which an exec does."""
+        become(request, self.stdio)
+
+    def _clear(self, paths: list[str]) -> None:
+        for path in paths:
+            remove(path)
 
     def _start(self, request: dict[str, Any]) -> int:
         if request.get("log"):
             source, sink = os.pipe()
             os.set_blocking(source, False)
-            self.log = Log(source, request["log"], request["log_limit"])
+            self.log = Log(source, request["log"], request["log_limit"], self.log_mode)
             self.poll.register(source, select.POLLIN)
             self.stdio = [os.open(os.devnull, os.O_RDONLY), sink, sink]
         told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                become(request, self.stdio)
-            except OSError as error:
-                os.write(tell, str(error.errno or errno.EINVAL).encode())
-            finally:
+                self._turn_into(request, tell)
+            except Exception as error:
+                os.write(tell, str(getattr(error, "errno", None) or errno.EINVAL).encode())
                 os._exit(127)
         os.close(tell)
         for fd in set(self.stdio):
@@ -220,8 +229,9 @@ class Keeper:
 class Log:
     """Output in two files of half the limit each, `<prefix>.<offset of the first byte>`; older bytes are dropped."""
 
-    def __init__(self, source: int, prefix: str, limit: int) -> None:
+    def __init__(self, source: int, prefix: str, limit: int, mode: int = 0o600) -> None:
         self.source = source
+        self.mode = mode
         self.prefix = prefix
         self.half = max(limit // 2, READ_SIZE)
         self.offset = 0
@@ -253,7 +263,7 @@ class Log:
             self.files.append(name)
             if len(self.files) > 2:
                 os.unlink(self.files.pop(0))
-            self.sink = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self.sink = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self.mode)
             self.room = self.half
         self.offset += len(data)
         self.room -= len(data)
@@ -262,24 +272,33 @@ class Log:
 
 def become(request: dict[str, Any], stdio: list[int]) -> None:
     """In the child: turn into the command. Raises OSError."""
+    stand_apart(stdio)
+    limit(request.get("limits", {}))
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    os.chdir(request["cwd"])
+    os.execvpe(request["argv"][0], request["argv"], request["env"])
+
+
+def stand_apart(stdio: list[int], victim: int = 500) -> None:
+    """A session, signals and stdio of its own; `victim` is its oom_score_adj."""
     os.setsid()
-    _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     for target, fd in enumerate(stdio):
         os.dup2(fd, target, inheritable=True)
-    limits = request.get("limits", {})
-    for name, kind in (("data", resource.RLIMIT_DATA), ("nofile", resource.RLIMIT_NOFILE)):
+    _prefer_as_victim(victim)
+    os.umask(0o022)
+
+
+def limit(limits: dict[str, Any]) -> None:
+    """Set the rlimits named; a lower one that is set already stays."""
+    for name, kind in LIMITS.items():
         if limits.get(name):
             hard = resource.getrlimit(kind)[1]
             wanted = limits[name] if hard == resource.RLIM_INFINITY else min(limits[name], hard)
             resource.setrlimit(kind, (wanted, wanted))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _prefer_as_victim()
-    os.umask(0o022)
-    os.chdir(request["cwd"])
-    os.execvpe(request["argv"][0], request["argv"], request["env"])
 
 
 def descendants(pid: int) -> list[int]:
@@ -330,7 +349,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -347,10 +366,10 @@ def _signal(send: Any, pid: int, number: int) -> None:
         send(pid, number)
 
 
-def _prefer_as_victim() -> None:
+def _prefer_as_victim(score: int) -> None:
     """When memory runs out the kernel should end an env, not the server."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
+        file.write(str(score))
 
 
 def _pidfd(pid: int) -> int | None:

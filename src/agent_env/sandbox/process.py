@@ -7,6 +7,7 @@ what we can read and reach what we can reach. For envs that you trust. Linux onl
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -155,7 +156,7 @@ class ProcessSandbox:
             await asyncio.wait({exited}, timeout=SETTLE)
         if not exited.done():
             return SandboxState(running=True, stopped_by_us=self._stopping is not None)
-        return _state(exited.result(), asked=self._asked)
+        return state_of(exited.result(), asked=self._asked)
 
     async def stop(self, grace: float = 2.0) -> None:
         if self._stopping is None:
@@ -187,7 +188,7 @@ class ProcessProvider:
 
     def __init__(self) -> None:
         self.keepers = Keepers()
-        self._ports = Ports()
+        self.ports = Ports()
         self._sandboxes: set[ProcessSandbox] = set()
         self._warned = False
 
@@ -205,7 +206,8 @@ class ProcessProvider:
         command_of(env)
         file = requirements_file(env)
         python = str(await ensure_venv(requirements_of(file))) if file else base_python()
-        return Prepared(env=env, key=f"process:{env.digest}:{python}", handle=python)
+        alike = [env.digest, python, env.environment_name, repr(env.settings)]
+        return Prepared(env=env, key=hashlib.sha256("\0".join(alike).encode()).hexdigest(), handle=python)
 
     async def start(self, spec: SandboxSpec) -> ProcessSandbox:
         await self.check()
@@ -225,19 +227,19 @@ class ProcessProvider:
     async def aclose(self) -> None:
         await asyncio.gather(*(sandbox.stop() for sandbox in self._sandboxes))
         await self.keepers.aclose()
-        self._ports.close()
+        self.ports.close()
 
     def forget(self, sandbox: ProcessSandbox) -> None:
         """Called by a sandbox at the end of its `stop`."""
         if sandbox in self._sandboxes:
             self._sandboxes.remove(sandbox)
-            self._ports.give_back(sandbox.port)
+            self.ports.give_back(sandbox.port)
 
     async def _start(self, spec: SandboxSpec) -> ProcessSandbox:
         env = spec.prepared.env
         own, secrets = resolve_variables(env.settings.env, env_name=env.name)
         layout = Layout(sandboxes_dir(), uuid.uuid4().hex)
-        port = self._ports.take()
+        port = self.ports.take()
         try:
             deadline = time.time() + spec.max_life
             source = None if env.type == BARE else env.path
@@ -246,7 +248,7 @@ class ProcessProvider:
             command = KeptCommand(
                 argv=[
                     python if word in ("python", "python3") and n == 0 else word
-                    for n, word in enumerate(command_of(env))
+                    for n, word in enumerate(spec.command or command_of(env))
                 ],
                 env={**_environment(env, layout, port, python), **own, **spec.env_vars},
                 cwd=str(layout.app),
@@ -255,11 +257,11 @@ class ProcessProvider:
                 timeout=spec.max_life,
                 log=str(layout.folder / LOG_NAME),
                 log_limit=LOG_LIMIT,
-                remove=(str(layout.folder), str(layout.owner_file)),
+                remove=(str(layout.folder), *filter(None, [spec.folder]), str(layout.owner_file)),
             )
             kept = await self.keepers.keep(command)
         except BaseException as error:
-            self._ports.give_back(port)
+            self.ports.give_back(port)
             await asyncio.to_thread(leftovers.remove_sandbox, layout)
             if isinstance(error, OSError):
                 raise EpisodeFailure(
@@ -339,7 +341,8 @@ def _environment(env: Env, layout: Layout, port: int, python: str) -> dict[str, 
     }
 
 
-def _state(end: Exit, *, asked: bool) -> SandboxState:
+def state_of(end: Exit, *, asked: bool) -> SandboxState:
+    """What the end of a kept command means; `asked`: we had it stopped."""
     by_us = asked or end.stopped or end.timed_out
     if end.code is None:
         detail = "its keeper process was killed" if end.keeper_lost else "killed"

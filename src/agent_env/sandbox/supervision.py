@@ -41,7 +41,10 @@ class KeptCommand:
 
     def request(self) -> bytes:
         """The line that a keeper reads."""
-        message = {
+        return json.dumps(self.message()).encode() + b"\n"
+
+    def message(self) -> dict[str, Any]:
+        return {
             "argv": list(self.argv),
             "env": dict(self.env),
             "cwd": self.cwd,
@@ -51,7 +54,6 @@ class KeptCommand:
             "log_limit": self.log_limit,
             "remove": list(self.remove),
         }
-        return json.dumps(message).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
