@@ -16,13 +16,9 @@ from agent_env.errors import AgentEnvError
 from agent_env.policies import Policy, find_policy
 from agent_env.steps.prompt import PromptAgent
 from agent_env.toolcalls import BadArguments, read_arguments
-from agent_env.training.nemo_gym.rows import END_TURN, TaskEntry, build_row
-from agent_env.training.nemo_gym.session import NO_FURTHER_PROMPT
+from agent_env.training.nemo_gym.rows import END_TURN, NO_FURTHER_PROMPT, TaskEntry, build_row
 
 Json = Any
-
-MOST_MODEL_TURNS = 100
-"""replies of a model to one prompt, where the task sets no `max_turns`"""
 
 _END_TURN_TOOL = {
     "type": "function",
@@ -131,7 +127,7 @@ class EpisodePlay:
 class ModelPlayer:
     """Plays with a model: a reply without a tool call ends the turn, and so does the cap of model turns."""
 
-    def __init__(self, model: ChatModel, *, max_turns: int = MOST_MODEL_TURNS) -> None:
+    def __init__(self, model: ChatModel, *, max_turns: int) -> None:
         self.name = model.name
         self._model = model
         self._max_turns = max_turns

@@ -20,6 +20,7 @@ from agent_env.training.nemo_gym.schemas import normalise
 Json = Any
 
 END_TURN = "end_turn"
+NO_FURTHER_PROMPT = "There is no further prompt: this is the last turn. Reply without a tool call to end it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink
 from agent_env.training.nemo_gym.openenv_replies import Started, TurnReply
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.output import cut
+from agent_env.training.nemo_gym.rows import NO_FURTHER_PROMPT
 from agent_env.training.nemo_gym.tally import Tally
 from agent_env.training.nemo_gym.toolsets import Toolset, Toolsets
 from agent_env.training.nemo_gym.upstream import Server, Upstream, check_name
@@ -33,7 +34,6 @@ from agent_env.training.nemo_gym.wire import Row, WireError
 Json = Any
 log = logging.getLogger("agent_env.serve")
 
-NO_FURTHER_PROMPT = "There is no further prompt: this is the last turn. Reply without a tool call to end it."
 _MOST_TURNS = 1000
 
 
