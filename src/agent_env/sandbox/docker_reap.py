@@ -23,8 +23,13 @@ log = logging.getLogger(__name__)
 
 async def reap(daemon: Daemon, own: Collection[str] = (), *, dry_run: bool = False) -> int:
     """Remove it; returns how many things went. `own`: ids of sandboxes of ours whose removal failed before."""
+    return len(await remove_left_over(daemon, own, dry_run=dry_run))
+
+
+async def remove_left_over(daemon: Daemon, own: Collection[str] = (), *, dry_run: bool = False) -> list[str]:
+    """As `reap`; says what went, or would: `container <id>`, `network <name>`."""
     try:
-        return await daemon.finish(lambda client: len(_reap(client, frozenset(own), dry_run)))
+        return await daemon.finish(lambda client: _reap(client, frozenset(own), dry_run))
     except Exception as error:
         raise daemon.failure(error, "removing what dead owners left") from error
 

@@ -27,8 +27,17 @@ KILL_FOR = 5.0
 
 def reap(parent: Path) -> int:
     """Remove the sandboxes of dead owners, and of foreign ones past their deadline; returns how many. Blocks."""
-    removed = 0
     _remove_unfinished(parent)
+    found = left_over(parent)
+    for layout in found:
+        remove_sandbox(layout)
+        log.info("sandbox %s: removed, its owner is gone", layout.id)
+    return len(found)
+
+
+def left_over(parent: Path) -> list[Layout]:
+    """What `reap` would remove. Blocks."""
+    found = []
     for file in sorted(parent.glob("*.json")):
         try:
             record = json.loads(file.read_text())
@@ -40,10 +49,8 @@ def reap(parent: Path) -> int:
             continue
         state = owner_state(owner)
         if state == "dead" or (state == "foreign" and time.time() > deadline):
-            remove_sandbox(Layout(parent, file.stem))
-            removed += 1
-            log.info("sandbox %s: removed, its owner is gone", file.stem)
-    return removed
+            found.append(Layout(parent, file.stem))
+    return found
 
 
 def _remove_unfinished(parent: Path) -> None:
