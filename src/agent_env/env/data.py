@@ -26,6 +26,10 @@ _TRIES = 3
 """of an extension call that says it was not applied and may be repeated"""
 
 
+class NotServed(EpisodeFailure):
+    """The env does not serve that data method. A LOAD_FAILED."""
+
+
 async def data_reset(http: EnvHttp, *, card: Card | None = None, timeout: float = RESET_TIMEOUT) -> None:
     """Drop the env's data. Raises `EpisodeFailure`, as all of these do."""
     await _call(http, card, "data/reset", {}, timeout, idempotent=True)
@@ -81,7 +85,7 @@ async def _call(
     http: EnvHttp, card: Card | None, method: str, params: Json, timeout: float, *, idempotent: bool
 ) -> Json:
     if card is not None and card.operations is not None and method not in card.operations:
-        raise EpisodeFailure(FailureKind.LOAD_FAILED, f"{method}: the card of {card.name!r} says it is not served")
+        raise NotServed(FailureKind.LOAD_FAILED, f"{method}: the card of {card.name!r} says it is not served")
     body = _dump({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, method)
     path = card.data_path if card is not None else "/agentenv"
     response = await _exchange(http, method, "POST", path, body, timeout, timeout, idempotent=idempotent)
@@ -95,7 +99,7 @@ async def _call(
         return message.get("result")
     code = error.get("code") if isinstance(error, dict) else None
     if code == _METHOD_NOT_FOUND:
-        raise EpisodeFailure(FailureKind.LOAD_FAILED, f"{method}: the env does not serve it")
+        raise NotServed(FailureKind.LOAD_FAILED, f"{method}: the env does not serve it")
     text = error.get("message") if isinstance(error, dict) else error
     detail = error.get("data") if isinstance(error, dict) else None
     more = f" {_short(detail)}" if detail else ""

@@ -19,13 +19,14 @@ async def env_failure(sandbox: Sandbox, what: str, error: HttpError) -> EpisodeF
     """The failure behind a failed request: a crash, an OOM kill, a lost sandbox, or an env that does not answer."""
     if isinstance(error, BadAnswer):
         return EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"{what}: {error}")
-    state = await _settled_state(sandbox)
+    state = await settled_state(sandbox)
     if state.running:
         return EpisodeFailure(FailureKind.ENV_UNREACHABLE, f"{what}: {error}")
     return await death(sandbox, state, what)
 
 
-async def _settled_state(sandbox: Sandbox) -> SandboxState:
+async def settled_state(sandbox: Sandbox) -> SandboxState:
+    """Its state once a death that we have seen as a broken connection would be known."""
     # A server that is shut down closes its connections well before it ends, and no provider can announce an end that
     # has not come: so ask for a while.
     until = time.monotonic() + SETTLE

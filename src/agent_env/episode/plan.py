@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_env.bundle import Bundle, Env, Step, Task
 from agent_env.errors import BundleError
 from agent_env.steps import parse_fields, registered, type_problem
+from agent_env.steps.access import ANY, DEFAULT_ROLE
+from agent_env.steps.configure import ModifyEnvToolAccess
 from agent_env.steps.deploy import DeployAgent, DeployEnv
+from agent_env.steps.grade import EnvOutcomeVerifier
 from agent_env.steps.prompt import PromptAgent
-from agent_env.steps.registry import StepModel, meant, resolve_references, stand_in
+from agent_env.steps.registry import UNKNOWN_KEY, StepModel, meant, resolve_references, stand_in
+from agent_env.steps.rubrics import RubricsVerifier
+from agent_env.steps.sandboxes import DeploySandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,19 @@ class TaskPlan:
         )
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents that are played from outside, in the order of their first prompts."""
+        return tuple(dict.fromkeys(p.model.agent_name for p in self.steps if isinstance(p.model, PromptAgent)))
+
+    @property
     def agent(self) -> str | None:
         """Name of the agent that is played from outside."""
-        return next((p.model.agent_name for p in self.steps if isinstance(p.model, PromptAgent)), None)
+        return next(iter(self.agents), None)
+
+    @property
+    def unknown_keys(self) -> tuple[str, ...]:
+        """Those warnings that are about a step's key that nobody knows."""
+        return tuple(line for line in self.warnings if UNKNOWN_KEY in line)
 
     @property
     def scoring(self) -> tuple[str, ...]:
@@ -65,27 +80,48 @@ class TaskPlan:
 
     @property
     def envs(self) -> tuple[Env, ...]:
-        """What a runtime must prepare for the task."""
+        """What a runtime must prepare for the task: the envs it deploys, and bare sandboxes."""
         bundle = self.task.bundle
-        return tuple(bundle.envs[name] for name in self.env_names) if bundle is not None else ()
+        found = [bundle.envs[name] for name in self.env_names] if bundle is not None else []
+        found += [p.model.env for p in self.steps if isinstance(p.model, DeploySandbox)]
+        return tuple({env.digest: env for env in found}.values())
+
+    @property
+    def graded_envs(self) -> tuple[Env, ...]:
+        """The envs that a `verify.py` looks at."""
+        bundle = self.task.bundle
+        graders = [p.model for p in self.steps if isinstance(p.model, EnvOutcomeVerifier)]
+        return tuple(bundle.envs[name] for name in {g.env_id: None for g in graders}) if bundle is not None else ()
+
+    @property
+    def judged(self) -> tuple[tuple[Step, RubricsVerifier], ...]:
+        """The steps that ask a judge."""
+        return tuple((p.step, p.model) for p in self.steps if isinstance(p.model, RubricsVerifier))
 
     @property
     def toolset(self) -> str:
-        """Equal for tasks that offer the same tools: the agent's envs, and its role where it has one."""
+        """Equal for tasks that offer the same tools: the agent's envs, its role if it has one, and what is hidden."""
         earlier: dict[str, StepModel] = {}
         parts: list[str] = []
         for planned in self.steps:
             model = planned.model
             if isinstance(model, DeployAgent) and model.agent_name == self.agent:
                 parts.append("+".join(sorted(model.env_names(earlier))))
-                if model.role not in (None, "", "default"):
+                if model.role not in (None, "", DEFAULT_ROLE):
                     parts.append(f"role={model.role}")
             earlier[planned.step.id] = model
-        return "|".join(parts)
+        roles = {part.removeprefix("role=") for part in parts[1:]} or {DEFAULT_ROLE}
+        changes = [p.model for p in self.steps if isinstance(p.model, ModifyEnvToolAccess)]
+        return "|".join([*parts, *(change.rule for change in changes if change.role in {ANY, *roles})])
 
 
-def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None) -> TaskPlan:
-    """Type and check every step of a task. Collects; never raises."""
+def plan_task(
+    task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None, *, trainer_agents: Sequence[str] = ()
+) -> TaskPlan:
+    """Type and check every step of a task. Collects; never raises.
+
+    A task that prompts several agents is unsupported unless `trainer_agents` names them all.
+    """
     steps: list[PlannedStep] = []
     problems: list[str] = []
     unsupported: list[str] = []
@@ -108,6 +144,7 @@ def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None)
             continue
         model, missing = resolve_references(model, bundle)
         problems += [where + line for line in (*missing, *model.problems(bundle, earlier))]
+        warnings += [where + line for line in model.warnings(bundle, earlier)]
         if not missing:
             unsupported += [where + line for line in model.unsupported(bundle)]
         if step.retry_config is not None:
@@ -115,7 +152,7 @@ def plan_task(task: Task, bundle: Bundle, seed: Mapping[str, str] | None = None)
         earlier[step.id] = model
         steps.append(PlannedStep(step, model))
     plan = TaskPlan(task, tuple(steps), tuple(problems), tuple(unsupported), tuple(warnings))
-    return plan if problems or unsupported else _playable(plan)
+    return plan if problems or unsupported else _playable(plan, trainer_agents)
 
 
 def plan_bundle(bundle: Bundle) -> dict[str, TaskPlan]:
@@ -131,13 +168,12 @@ def plan_bundle(bundle: Bundle) -> dict[str, TaskPlan]:
     return plans
 
 
-def _playable(plan: TaskPlan) -> TaskPlan:
-    agents = {p.model.agent_name for p in plan.steps if isinstance(p.model, PromptAgent)}
-    if len(agents) > 1:
-        names = ", ".join(sorted(agents))
-        why = f"{plan.task.source}: it prompts several agents ({names}); one is played from outside"
-        return TaskPlan(plan.task, plan.steps, (), (why,), plan.warnings)
-    return plan
+def _playable(plan: TaskPlan, trainer_agents: Sequence[str]) -> TaskPlan:
+    if len(plan.agents) <= 1 or set(plan.agents) == set(trainer_agents):
+        return plan
+    names = ", ".join(plan.agents)
+    why = f"{plan.task.source}: it prompts several agents ({names}); name all of them as trainer_agents, or prompt one"
+    return replace(plan, unsupported=(why,))
 
 
 def _seeded(value: Any, seed: Mapping[str, str]) -> Any:

@@ -10,15 +10,15 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agent_env.bundle import Env
 from agent_env.env.tools import ToolSession
 from agent_env.episode.plan import PlannedStep, TaskPlan
 from agent_env.episode.runtime import Runtime, failure_of
-from agent_env.episode.turn import Turn, TurnTools
-from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.episode.toolset import Toolset
+from agent_env.episode.turn import Turn
+from agent_env.errors import EpisodeError, EpisodeFailure, FailureKind
 from agent_env.sandbox.base import Sandbox
 from agent_env.sandbox.capacity import Place
-from agent_env.steps.context import PromptRecord, RunContext
+from agent_env.steps.context import DeployedEnv, PromptRecord, RunContext
 from agent_env.steps.prompt import PromptAgent
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,9 @@ class Episode:
         """`at_end` is awaited when nothing of the episode is left."""
         bundle = plan.task.bundle
         assert bundle is not None
+        if missing := [env.name for env in plan.envs if env.digest not in runtime.prepared]:
+            names = ", ".join(missing)
+            raise EpisodeError(f"the runtime has not prepared {names}: await runtime.prepare_tasks([plan]) first")
         loop = asyncio.get_running_loop()
         self.id = uuid.uuid4().hex
         self.plan = plan
@@ -59,11 +62,15 @@ class Episode:
             episode_id=self.id,
             bundle=bundle,
             provider=runtime.provider,
-            prepared=runtime.prepared_for(bundle, plan.env_names),
+            prepared=runtime.prepared,
             starting=runtime.capacity.starting,
             grader=runtime.grader,
+            grader_of=runtime.graders.of,
+            judge=runtime.judge,
             deadlines=runtime.deadlines,
             hand_out=self._hand_out,
+            stop=self._stop,
+            transcribe=bool(plan.judged),
         )
         self._placed: asyncio.Future[float] = loop.create_future()
         self._scored: asyncio.Future[dict[str, float]] = loop.create_future()
@@ -209,7 +216,8 @@ class Episode:
         async with self._turn_lock:
             sessions = await self._open_tools(record)
             try:
-                turn = Turn(record, TurnTools(sessions, self._runtime.deadlines.tool))
+                role = self._context.agents[record.agent_name].role
+                turn = Turn(record, Toolset(sessions, role), self._runtime.deadlines.tool)
                 self._turns.put_nowait(turn)
                 try:
                     return await self._reply(turn, model)
@@ -220,16 +228,30 @@ class Episode:
                     self.turns_played += 1
                     turn.fail(self._ending or EpisodeFailure(FailureKind.CANCELLED, "the turn is over"))
             finally:
-                await asyncio.gather(*(session.close() for _, session in sessions))
+                await asyncio.gather(*(session.close() for deployed, session in sessions if session is not None))
 
-    async def _open_tools(self, record: PromptRecord) -> list[tuple[Env, ToolSession]]:
+    async def _open_tools(self, record: PromptRecord) -> list[tuple[DeployedEnv, ToolSession | None]]:
         agent = self._context.agents[record.agent_name]
         deployed = [self._context.envs[name] for name in agent.env_names]
-        limit = self._runtime.deadlines.tool
-        sessions = await asyncio.gather(
-            *(ToolSession.open(item.http, item.card, role=agent.role, timeout=limit) for item in deployed)
-        )
-        return [(item.env, session) for item, session in zip(deployed, sessions, strict=True)]
+        sessions = await asyncio.gather(*(self._open(item, agent.role) for item in deployed))
+        return list(zip(deployed, sessions, strict=True))
+
+    async def _open(self, deployed: DeployedEnv, role: str | None) -> ToolSession | None:
+        """None for an env that was killed and has that scored."""
+        if deployed.dead:
+            return None
+        try:
+            session = await ToolSession.open(
+                deployed.http, deployed.card, role=role, timeout=self._runtime.deadlines.tool
+            )
+        except EpisodeFailure as failure:
+            scored = failure.kind is FailureKind.PROVIDER_OOM_KILLED and deployed.env.settings.on_oom == "score"
+            if not scored or not deployed.tools:  # without tools ever listed it was not the agent's doing
+                raise
+            deployed.dead = f"The environment has ended: {failure.reason}"
+            return None
+        deployed.tools = session.tools
+        return session
 
     async def _reply(self, turn: Turn, model: PromptAgent) -> str:
         limit = self._turn_timeout if self._turn_timeout is not None else model.timeout_seconds
@@ -237,7 +259,7 @@ class Episode:
         if turn.ended.done():
             return turn.ended.result()
         if any(self._context.envs[name].env.settings.on_turn_timeout == "score" for name in self._env_names(turn)):
-            await turn.end("")
+            turn.expire()
             return ""
         raise EpisodeFailure(
             FailureKind.TURN_EXPIRED, f"step {turn.step_id!r}: the turn was not ended after {limit:g} s"

@@ -8,14 +8,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from agent_env.bundle import Bundle, Env
-from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.bundle import Env
+from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
+from agent_env.grading.judge import Judge
 from agent_env.grading.pool import GraderPool
+from agent_env.grading.pools import GraderPools
 from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
+from agent_env.steps.deploy import DEPLOYABLE
 
 if TYPE_CHECKING:
+    from agent_env.episode.plan import TaskPlan
     from agent_env.episode.run import Episode
 
 log = logging.getLogger(__name__)
@@ -33,13 +37,15 @@ class Runtime:
         *,
         capacity: Capacity | None = None,
         grader: GraderPool | None = None,
+        judge: Judge | None = None,
         deadlines: Deadlines | None = None,
         prepared: Mapping[str, Prepared] | None = None,
         close_provider: bool = True,
     ) -> None:
         self.provider = provider
         self.capacity = capacity or Capacity(8)
-        self.grader = grader or GraderPool()
+        self.graders = GraderPools(grader)
+        self.judge = judge or Judge()
         self.deadlines = deadlines or Deadlines()
         self.prepared: dict[str, Prepared] = dict(prepared or {})
         """by env digest"""
@@ -47,22 +53,39 @@ class Runtime:
         self._checked = -_CHECK_EVERY
         self._close_provider = close_provider
 
+    @property
+    def grader(self) -> GraderPool:
+        """The pool of graders that need no packages of their own."""
+        return self.graders.default
+
+    async def prepare_tasks(self, plans: Iterable[TaskPlan]) -> None:
+        """`prepare` for everything that these tasks need.
+
+        Raises:
+            ConfigError: a task needs a judge, and none is set; or as `prepare`.
+            EpisodeFailure: as `prepare`.
+        """
+        plans = list(plans)
+        for plan in plans:
+            for step, model in plan.judged:
+                if why := model.judge_problem(self.judge):
+                    raise ConfigError(f"{plan.task.source}: step {step.id!r}: {why}")
+        await self.prepare({env.digest: env for plan in plans for env in plan.envs}.values())
+
     async def prepare(self, envs: Iterable[Env]) -> None:
         """Build what the envs and the graders need.
 
         Raises:
+            ConfigError: an env's settings are wrong.
             EpisodeFailure: the provider is away, or an env can't be built; the reason names the env.
         """
+        envs = list(envs)
         await self.provider.check()
         for env in envs:
             if env.digest not in self.prepared:
                 log.info("preparing env %s (%s sandbox)", env.name, self.provider.name)
                 self.prepared[env.digest] = await self.provider.prepare(env)
-        await self.grader.prepare()
-
-    def prepared_for(self, bundle: Bundle, names: Iterable[str]) -> dict[str, Prepared]:
-        """What `prepare` made, by env name."""
-        return {name: self.prepared[bundle.envs[name].digest] for name in names}
+        await self.graders.prepare(env for env in envs if env.type == DEPLOYABLE)
 
     async def check_provider(self) -> None:
         """Raises `EpisodeFailure` when the provider can't start anything; asks it at most every few seconds."""
@@ -84,7 +107,8 @@ class Runtime:
         for episode in episodes:
             episode.begin_abandon("the server was stopped", FailureKind.SERVER_SHUTDOWN)
         await asyncio.gather(*(episode.closed() for episode in episodes))
-        await self.grader.aclose()
+        await self.graders.aclose()
+        await self.judge.aclose()
         if self._close_provider:
             await self.provider.aclose()
 

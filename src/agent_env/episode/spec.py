@@ -41,14 +41,15 @@ class EpisodeSpec:
         """
         if task.bundle is None:
             raise EpisodeError(f"task {task.name!r} belongs to no bundle: take it from load_bundle(...).tasks")
-        plan = plan_task(task, task.bundle, seed)
+        plan = plan_task(task, task.bundle, seed, trainer_agents=trainer_agents or ())
         if plan.problems:
             raise BundleError(plan.problems)
         reasons = list(plan.unsupported)
         if not plan.prompts:
             reasons.append(f"{task.source}: it prompts no agent")
-        if trainer_agents is not None and plan.agent is not None and list(trainer_agents) != [plan.agent]:
-            reasons.append(f"{task.source}: trainer_agents {list(trainer_agents)} but it prompts {plan.agent!r}")
+        if trainer_agents is not None and set(trainer_agents) != set(plan.agents) and not plan.unsupported:
+            prompted = ", ".join(plan.agents) or "nobody"
+            reasons.append(f"{task.source}: trainer_agents are {list(trainer_agents)}, and it prompts {prompted}")
         if reasons:
             raise EpisodeError(f"task {task.name} can't run as an episode: " + "; ".join(reasons))
         return cls(plan, turn_timeout=turn_timeout)
@@ -60,7 +61,8 @@ class EpisodeSpec:
 
     @property
     def trainer_agents(self) -> tuple[str, ...]:
-        return (self.plan.agent,) if self.plan.agent else ()
+        """Names of the agents whose turns are handed out."""
+        return self.plan.agents
 
     async def start(
         self,
@@ -92,7 +94,7 @@ class EpisodeSpec:
         )
         own = Runtime(provider, deadlines=deadlines, close_provider=not given)
         try:
-            await own.prepare(self.plan.envs)
+            await own.prepare_tasks([self.plan])
         except BaseException:
             await own.aclose()
             raise

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse
 
 from agent_env.episode import Deadlines, Runtime
 from agent_env.errors import ConfigError
-from agent_env.grading.pool import GraderPool
 from agent_env.openenv.catalog import Catalog, Reward
 from agent_env.openenv.hub import Hub
 from agent_env.openenv.socket import ReadAhead
@@ -56,7 +55,8 @@ def build_app(
 
     Raises:
         BundleError: the bundle is wrong, or none of its tasks can be played.
-        ConfigError: the sandbox is not known, or the openenv library is absent or installed twice.
+        ConfigError: the sandbox is not known, a task needs a judge and none is set, or the openenv library is absent
+            or installed twice.
         EpisodeFailure: the sandbox provider is away, or an env can't be built.
         ValueError: `reward` does not fit the tasks.
     """
@@ -74,12 +74,14 @@ def build_app(
     )
 
     async def runtime() -> Runtime:
-        return Runtime(
+        made = Runtime(
             await _provider(sandbox if isinstance(sandbox, SandboxProvider) else provider_name, sandbox_options),
             capacity=Capacity(max_concurrent_envs, max_starting, queue),
             deadlines=deadlines,
             prepared=prepared,
         )
+        await made.graders.prepare(catalog.envs)
+        return made
 
     return _app(Hub(catalog, runtime, turn_timeout), sessions=max_concurrent_envs + queue)
 
@@ -88,13 +90,11 @@ async def _prepare(
     catalog: Catalog, sandbox: str | SandboxProvider | None, options: dict[str, Any]
 ) -> tuple[str, dict[str, Prepared]]:
     provider = await _provider(sandbox, options)
-    runtime = Runtime(provider, grader=GraderPool())
+    runtime = Runtime(provider, close_provider=provider is not sandbox)
     try:
-        await runtime.prepare(catalog.envs)
+        await runtime.prepare_tasks(catalog.plans)
     finally:
-        await runtime.grader.aclose()
-        if provider is not sandbox:
-            await provider.aclose()
+        await runtime.aclose()
     return provider.name, runtime.prepared
 
 

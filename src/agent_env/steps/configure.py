@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_env.bundle import Bundle, Step
-from agent_env.env.data import call_extension
+from agent_env.env.data import NotServed, call_extension, data_reset
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.steps.context import DeployedEnv, RunContext
 from agent_env.steps.deploy import not_deployed
 from agent_env.steps.registry import Phase, StepModel, register
+
+log = logging.getLogger(__name__)
 
 
 class Directive(BaseModel):
@@ -58,6 +61,8 @@ class ApplyServerConfig(StepModel):
 
     async def run(self, step: Step, context: RunContext) -> None:
         deployed = context.envs[self.env_id]
+        if deployed.dead:
+            return
         started = time.monotonic()
         limit = context.deadlines.load
         try:
@@ -86,3 +91,64 @@ class ApplyServerConfig(StepModel):
             )
         except EpisodeFailure as failure:
             raise EpisodeFailure(failure.kind, f"step {step.id!r}: {failure.reason}") from failure
+
+
+@register
+class ModifyEnvToolAccess(StepModel):
+    """Hides tools of an env from a role, or shows them again. Agents without a role have the role `default`."""
+
+    type_name: ClassVar[str] = "modify_env_tool_access"
+    phase: ClassVar[Phase] = "load"
+    references: ClassVar[Mapping[str, str]] = {"env_id": "envs"}
+
+    env_id: str
+    action: Literal["enable", "disable"]
+    role: str = Field(min_length=1)
+    tools: list[str]
+    """names, or `*` for every tool that the env does not hide by itself"""
+
+    def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+        for why in not_deployed(bundle, self.env_id, earlier):
+            yield f"env_id: {why}"
+
+    @property
+    def rule(self) -> str:
+        """The change as one word, for the toolset's key: `-shop:*:buy,sell`."""
+        return f"{'-' if self.action == 'disable' else '+'}{self.env_id}:{self.role}:{','.join(sorted(self.tools))}"
+
+    async def run(self, step: Step, context: RunContext) -> None:
+        context.envs[self.env_id].access.change(self.role, self.tools, hide=self.action == "disable")
+
+
+@register
+class ResetEnv(StepModel):
+    """Has the env drop its data, where it serves that."""
+
+    type_name: ClassVar[str] = "reset_env"
+    phase: ClassVar[Phase] = "load"
+    fatal: ClassVar[bool] = False
+    references: ClassVar[Mapping[str, str]] = {"env_id": "envs"}
+
+    env_id: str
+
+    def problems(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+        for why in not_deployed(bundle, self.env_id, earlier):
+            yield f"env_id: {why}"
+
+    def warnings(self, bundle: Bundle, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+        for id, step in earlier.items():
+            if step.type_name in ("load_artifact", "apply_server_config") and step.env_of() == self.env_id:
+                yield f"drops what step {id!r} set up in env {self.env_id!r}"
+
+    async def run(self, step: Step, context: RunContext) -> None:
+        deployed = context.envs[self.env_id]
+        if deployed.dead:
+            return
+        started = time.monotonic()
+        try:
+            await data_reset(deployed.http, card=deployed.card, timeout=context.deadlines.load)
+        except NotServed as reason:
+            log.info("episode %s: step %s skipped: %s", context.episode_id, step.id, reason.reason)
+        except EpisodeFailure as failure:
+            raise EpisodeFailure(failure.kind, f"step {step.id!r}: {failure.reason}") from failure
+        context.spent("load_s", time.monotonic() - started)

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_env.bundle import Bundle, Env
 from agent_env.env.card import Card
 from agent_env.env.http import EnvHttp
+from agent_env.env.tools import Tool
+from agent_env.errors import EpisodeFailure
 from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
+from agent_env.steps.access import ToolAccess
 
 if TYPE_CHECKING:
+    from agent_env.grading.judge import Judge
     from agent_env.steps.prompt import PromptAgent
 
 Json = Any
@@ -22,12 +26,17 @@ Json = Any
 
 @dataclass(slots=True)
 class DeployedEnv:
-    """An env that answers."""
+    """An env that answered when it was deployed."""
 
     env: Env
     sandbox: Sandbox
     http: EnvHttp
     card: Card
+    access: ToolAccess = field(default_factory=ToolAccess)
+    tools: tuple[Tool, ...] = ()
+    """as they were last listed"""
+    dead: str | None = None
+    """why it answers nothing any more, where the env has that scored and not masked (`on_oom = "score"`)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,11 @@ class PromptRecord:
     reply: str | None = None
     replied_at: float | None = None
     tool_calls: int = 0
-    error: str | None = None
+    failure: EpisodeFailure | None = None
+    """why its turn has no reply"""
+    events: list[dict[str, Json]] | None = None
+    """the turn as a judge reads it, where there is one: `{"said"}` and `{"tool", "arguments", "answer", "is_error"}`,
+    long texts cut"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +94,28 @@ class RunContext:
     bundle: Bundle
     provider: SandboxProvider
     prepared: Mapping[str, Prepared]
-    """by env name"""
+    """by env digest"""
     starting: Callable[[], AbstractAsyncContextManager[object]]
     """caps how many sandboxes start at once"""
     grader: Grader
+    grader_of: Callable[[Env], Grader]
+    """the grader whose venv has what the env's `requirements` name"""
+    judge: Judge
     deadlines: Deadlines
     hand_out: Callable[[PromptAgent, PromptRecord], Awaitable[str]]
     """gives the agent its turn and waits for the reply that ends it"""
+    stop: Callable[[Sandbox], Awaitable[None]]
+    """takes a sandbox down within the teardown's deadline; never fails"""
+    transcribe: bool = False
+    """a judge will read what happened in the turns"""
     sandboxes: list[Sandbox] = field(default_factory=list)
     """everything started, for the teardown; appended before anything else can fail"""
     envs: dict[str, DeployedEnv] = field(default_factory=dict)
     """by env name"""
     env_of_step: dict[str, str] = field(default_factory=dict)
     """env name by id of the step that deployed it"""
+    bare: dict[str, Sandbox] = field(default_factory=dict)
+    """what deploy_sandbox started, by sandbox_name"""
     agents: dict[str, Agent] = field(default_factory=dict)
     prompts: list[PromptRecord] = field(default_factory=list)
     verifications: dict[str, Verification] = field(default_factory=dict)

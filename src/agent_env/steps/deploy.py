@@ -18,6 +18,7 @@ from agent_env.steps.context import Agent, DeployedEnv, RunContext
 from agent_env.steps.registry import Phase, StepModel, register
 
 DEPLOYABLE = "mcp_server"
+DEFAULT_AGENT = "default-agent"
 
 
 def not_deployed(bundle: Bundle, name: str, earlier: Mapping[str, StepModel]) -> Iterator[str]:
@@ -65,7 +66,7 @@ class DeployEnv(StepModel):
             async with asyncio.timeout(limit):
                 async with context.starting():
                     sandbox = await context.provider.start(
-                        SandboxSpec(prepared=context.prepared[env.name], episode=context.episode_id)
+                        SandboxSpec(prepared=context.prepared[env.digest], episode=context.episode_id)
                     )
                     context.sandboxes.append(sandbox)
                     ready_within = min(env.settings.start_timeout or limit, limit)
@@ -104,7 +105,7 @@ class DeployAgent(StepModel):
 
     env_ids: list[str] = Field(default_factory=list)
     env_step_id: str | None = None
-    agent_name: str = "default-agent"
+    agent_name: str = DEFAULT_AGENT
     system_prompt: str | None = None
     role: str | None = None
     skills: list[Any] | None = None

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from agent_env.bundle import Bundle, Step
+from agent_env.errors import EpisodeFailure
 from agent_env.steps.context import PromptRecord, RunContext
-from agent_env.steps.deploy import DeployAgent
+from agent_env.steps.deploy import DEFAULT_AGENT, DeployAgent
 from agent_env.steps.registry import Phase, StepModel, register
 
 
@@ -40,7 +41,7 @@ class PromptAgent(StepModel):
     prompt: str | None = None
     parts: list[Any] | None = None
     prompt_id: str | None = None
-    agent_name: str = "default-agent"
+    agent_name: str = DEFAULT_AGENT
     timeout_seconds: float = 600.0
     system_prompt: str | None = None
     max_turns: int | None = None
@@ -75,9 +76,20 @@ class PromptAgent(StepModel):
             prompt=self.prompt or "",
             system_prompt=self.system_prompt if self.system_prompt is not None else agent.system_prompt,
             sent_at=time.time(),
+            events=[] if context.transcribe else None,
         )
         context.prompts.append(record)
         started = time.monotonic()
-        record.reply = await context.hand_out(self, record)
+        try:
+            record.reply = await context.hand_out(self, record)
+        except EpisodeFailure as failure:
+            record.failure = failure
+            raise
         record.replied_at = time.time()
         context.spent("turn_s", time.monotonic() - started)
+
+
+def no_prompt(prompt_id: str, earlier: Mapping[str, StepModel]) -> Iterator[str]:
+    """A problem when no earlier step prompts under that id."""
+    if not any(isinstance(step, PromptAgent) and step.prompt_id == prompt_id for step in earlier.values()):
+        yield f"no earlier prompt_agent step has prompt_id {prompt_id!r}"

@@ -16,6 +16,7 @@ from agent_env.bundle import Bundle, Step, refs
 from agent_env.steps.context import RunContext
 from agent_env.steps.refused import INSTEAD
 
+UNKNOWN_KEY = "unknown key"
 Phase = Literal["deploy", "load", "turn", "verify"]
 
 
@@ -47,6 +48,11 @@ class StepModel(BaseModel):
         """What may not be meant, or differs here from the original."""
         yield from ()
 
+    def env_of(self) -> str | None:
+        """The one env that the step is about."""
+        name: str | None = getattr(self, "env_id", None)
+        return name
+
     async def run(self, step: Step, context: RunContext) -> None:
         """Raises `EpisodeFailure` when the environment fails."""
         raise AssertionError(f"step type {self.type_name} has no run")
@@ -55,6 +61,7 @@ class StepModel(BaseModel):
 Model = TypeVar("Model", bound=type[StepModel])
 
 _TYPES: dict[str, type[StepModel]] = {}
+
 
 def register(model: Model) -> Model:
     """Class decorator: makes the type known."""
@@ -87,7 +94,7 @@ def parse_fields(model: type[StepModel], fields: Mapping[str, Any]) -> tuple[Ste
     for key in fields:
         if key not in known:
             close = difflib.get_close_matches(key, sorted(known), n=1)
-            warnings.append(f"unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+            warnings.append(f"{UNKNOWN_KEY} {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     try:
         return model.model_validate(fields), [], warnings
     except ValidationError as error:
