@@ -70,7 +70,7 @@ class DockerProvider:
             platform=platform,
             labels=self._labels,
         )
-        self.networks = Networks(self.daemon, reach, self._labels)
+        self.networks = Networks(self.daemon, reach, runtime=runtime, labels=self._labels)
         self._runtime = runtime
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._starting: set[asyncio.Task[DockerSandbox]] = set()

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound, create_api_error_from_http_exception
 from docker.utils import kwargs_from_env
 
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
@@ -113,6 +115,7 @@ class Daemon:
     def _client(self) -> Client:
         client: Client | None = getattr(self._local, "client", None)
         if client is None:
+            self._probe()
             client = docker.APIClient(
                 base_url=self.host, version=self._version or "auto", timeout=self._timeout, tls=self._tls or False
             )
@@ -120,6 +123,13 @@ class Daemon:
             self._local.client = client
             self._clients.append(client)
         return client
+
+    def _probe(self) -> None:
+        """Fail early and cleanly where nobody listens: docker 7.2 leaks the socket of a failed connection."""
+        if self.local:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(self._timeout)
+                probe.connect(self.host.removeprefix("unix://"))
 
     def _ssl(self) -> ssl.SSLContext | None:
         if self._tls is None:
@@ -131,6 +141,18 @@ class Daemon:
         if not self._tls.verify:
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+@contextmanager
+def streamed(client: Client, route: str, **params: str) -> Iterator[requests.Response]:
+    """GET an answer that need not be read to its end. The SDK's own streams leave the connection open then."""
+    url = f"{client.base_url}/v{client.api_version}{route}"
+    with client.get(url, params=params, stream=True) as response:
+        try:
+            response.raise_for_status()
+        except requests.exceptions.HTTPError as error:
+            raise create_api_error_from_http_exception(error) from error
+        yield response
 
 
 def is_gone(error: BaseException) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import posixpath
 import tarfile
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+
+from docker.errors import NotFound
 
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.sandbox.base import ExecResult
-from agent_env.sandbox.docker_daemon import Client, is_gone
+from agent_env.sandbox.docker_daemon import Client, streamed
 
 Exec = Callable[..., Awaitable[ExecResult]]
 
@@ -44,22 +46,19 @@ def get(client: Client, container: str, path: str, limit: int) -> bytes:
     wanted = _absolute(path)
     for _ in range(_LINKS):
         try:
-            chunks, stat = client.get_archive(container, wanted)
-        except Exception as error:
-            if is_gone(error) and "no such container" not in str(error).lower():
-                raise _failure(f"reading {path!r}: no such file") from error
-            raise
-        try:
-            if stat["mode"] & _SYMLINK:
+            with streamed(client, f"/containers/{container}/archive", path=wanted) as answer:
+                stat = json.loads(base64.b64decode(answer.headers["X-Docker-Container-Path-Stat"]))
+                if stat["mode"] & _DIRECTORY:
+                    raise _failure(f"reading {path!r}: is a folder")
+                if not stat["mode"] & _SYMLINK:
+                    if stat["size"] > limit:
+                        raise _too_big(path, limit)
+                    return _only_file(answer.content, path)
                 wanted = posixpath.join(posixpath.dirname(wanted), stat["linkTarget"])
-                continue
-            if stat["mode"] & _DIRECTORY:
-                raise _failure(f"reading {path!r}: is a folder")
-            if stat["size"] > limit:
-                raise _too_big(path, limit)
-            return _only_file(chunks, path)
-        finally:
-            chunks.close()
+        except NotFound as error:
+            if "no such container" in str(error).lower():
+                raise
+            raise _failure(f"reading {path!r}: no such file") from error
     raise _failure(f"reading {path!r}: too many links")
 
 
@@ -82,9 +81,8 @@ async def get_by_exec(run: Exec, path: str, limit: int) -> bytes:
     return data
 
 
-def _only_file(chunks: Any, path: str) -> bytes:
-    packed = io.BytesIO(b"".join(chunks))
-    with tarfile.open(fileobj=packed) as tar:
+def _only_file(packed: bytes, path: str) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for member in tar:
             if member.isfile() and (file := tar.extractfile(member)) is not None:
                 return file.read()

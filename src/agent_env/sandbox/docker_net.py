@@ -1,7 +1,8 @@
 """How a container is connected, and how we reach the env's port in it.
 
 Three ways, best first; the first that works here is taken and kept:
-- `netns`: no network at all; our sockets are made inside the container's namespace. Root, Linux, daemon on this kernel.
+- `netns`: no network at all; our sockets are made inside the container's namespace. Root, Linux, daemon on this
+  kernel, and a runtime whose containers use this kernel's sockets (runsc and kata bring their own).
 - `bridge`: one internal bridge for all our containers, closed between them; we connect to the container's address.
 - `port`: a bridge without masquerading; the daemon publishes the port where only we should find it.
 An env with `network = "egress"` is on a bridge of its own kind in each of them.
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Way = Literal["netns", "bridge", "port"]
 
+_SHARES_OUR_KERNEL = (None, "runc", "crun", "io.containerd.runc.v2")
 _BRIDGE = "com.docker.network.bridge."
 _CLOSED = {f"{_BRIDGE}enable_icc": "false"}
 
@@ -51,11 +53,16 @@ class Networks:
     """The networks of one provider, made when first needed and removed by `aclose`."""
 
     def __init__(
-        self, daemon: Daemon, way: Way | Literal["auto"] = "auto", labels: Mapping[str, str] | None = None
+        self,
+        daemon: Daemon,
+        way: Way | Literal["auto"] = "auto",
+        *,
+        runtime: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self._daemon = daemon
         self._labels = dict(labels or {})
-        self._ways: list[Way] = self._candidates() if way == "auto" else [way]
+        self._ways: list[Way] = self._candidates(runtime) if way == "auto" else [way]
         self._sockets = NamespaceSockets()
         self._made: dict[str, str] = {}
         self._making = asyncio.Lock()
@@ -121,11 +128,11 @@ class Networks:
                     await close_bridges()
             return self._made[kind]
 
-    def _candidates(self) -> list[Way]:
+    def _candidates(self, runtime: str | None) -> list[Way]:
         ways: list[Way] = ["port"]
         if self._daemon.local and sys.platform == "linux":
             ways.insert(0, "bridge")
-            if can_enter_namespaces():
+            if runtime in _SHARES_OUR_KERNEL and can_enter_namespaces():
                 ways.insert(0, "netns")
         return ways
 

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_SETTLE = 1
+"""seconds that the daemon may need to hear of an end"""
+
 
 @dataclass(slots=True)
 class Reach:
@@ -217,6 +220,11 @@ class DockerSandbox:
         return result
 
     async def _raise_if_ended(self, doing: str) -> None:
+        """Its stream broke: was that its end? The daemon may hear of it a moment later than we do."""
+        try:
+            await self._daemon.call(lambda client: client.wait(self.container, timeout=_SETTLE))
+        except Exception as error:
+            log.debug("sandbox %s: %s: still running after %d s: %s", self._id, doing, _SETTLE, error)
         state = await self.state()
         if not state.running:
             kind = FailureKind.SANDBOX_LOST if state.lost or state.stopped_by_us else FailureKind.ENV_CRASHED

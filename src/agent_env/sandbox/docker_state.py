@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_env.sandbox.base import SandboxState
-from agent_env.sandbox.docker_daemon import Client, is_gone
+from agent_env.sandbox.docker_daemon import Client, is_gone, streamed
 
+_LATE = timedelta(seconds=1)
 _KILLED = {137: "SIGKILL", 143: "SIGTERM"}
 
 GONE = SandboxState(running=False, lost=True, detail="the container was removed from outside")
@@ -47,22 +49,24 @@ def _seen_from_outside(code: int, actions: dict[str, str]) -> str:
 
 def _history(client: Client, container: str, told: dict[str, Any]) -> dict[str, str]:
     """What happened to the container, by event; the daemon keeps its last few hundred events for such questions."""
-    ended = _seconds(told["FinishedAt"])
-    events = client.events(
-        since=_seconds(told["StartedAt"]) - 1,
-        until=ended + 1,
-        filters={"container": container, "event": ["kill", "oom", "die"]},
-        decode=True,
-    )
-    seen: dict[str, str] = {}
-    for event in events:
-        seen[event["Action"]] = str(event["Actor"]["Attributes"].get("signal", ""))
-        if "die" in seen and (told["ExitCode"] != 137 or told["OOMKilled"] or len(seen) > 1):
-            break  # else the daemon may yet tell that memory ran out
-    events.close()
+    began = told["StartedAt"]
+    now = datetime.fromisoformat(client.info()["SystemTime"])
+    seen = _events(client, container, began, now)
+    if told["ExitCode"] == 137 and not told["OOMKilled"] and not seen.keys() & {"kill", "oom"}:
+        # Killed, and nobody says by whom: the word that memory ran out can come after the word that it ended.
+        seen = _events(client, container, began, now + _LATE)
     return seen
 
 
-def _seconds(stamp: str) -> int:
-    """Unix time of the daemon's own clock."""
-    return int(datetime.fromisoformat(stamp).timestamp())
+def _events(client: Client, container: str, began: str, until: datetime) -> dict[str, str]:
+    """Read to the end of the answer, which comes at once for a time that has passed."""
+    asked = {"container": [container], "event": ["kill", "oom", "die"]}
+    since = (datetime.fromisoformat(began) - _LATE).timestamp()
+    seen: dict[str, str] = {}
+    with streamed(
+        client, "/events", since=f"{since:.6f}", until=f"{until.timestamp():.6f}", filters=json.dumps(asked)
+    ) as answer:
+        for line in answer.iter_lines():
+            event = json.loads(line)
+            seen[event["Action"]] = str(event["Actor"]["Attributes"].get("signal", ""))
+    return seen

@@ -1,0 +1,123 @@
+"""What the tests of the docker sandbox share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+from requirements import absent
+
+from agent_env.bundle.model import Env
+from agent_env.sandbox.base import Sandbox, SandboxSpec
+from agent_env.sandbox.conformance_checks import answers
+from agent_env.sandbox.docker import DockerProvider
+from agent_env.sandbox.docker_sandbox import DockerSandbox
+
+
+@asynccontextmanager
+async def running(provider: DockerProvider, env: Env, **variables: str) -> AsyncIterator[DockerSandbox]:
+    """An env that answers, stopped in the end."""
+    prepared = await provider.prepare(env)
+    sandbox = await provider.start(SandboxSpec(prepared=prepared, episode="test", env_vars=variables))
+    try:
+        await answers(sandbox)
+        yield sandbox
+    finally:
+        await sandbox.stop(grace=0)
+
+
+async def ended(sandbox: Sandbox, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while (await sandbox.state()).running:
+        assert time.monotonic() < until, "it still runs"
+        await asyncio.sleep(0.02)
+
+
+async def inside(sandbox: Sandbox, script: str, *arguments: str, timeout: float = 30) -> Any:
+    """Run Python inside; what it prints, as JSON."""
+    done = await sandbox.exec(["python3", "-c", script, *arguments], timeout=timeout)
+    assert done.exit_code == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+class PrivateDaemon:
+    """A Docker daemon of a test's own: it may be killed, filled up and reached in odd ways."""
+
+    def __init__(self, folder: Path, *arguments: str, data: Path | None = None) -> None:
+        if os.environ.get("AGENT_ENV_OWN_DAEMON") != "1":
+            absent("own-daemon", "starting a daemon needs AGENT_ENV_OWN_DAEMON=1")
+        if os.geteuid() != 0 or shutil.which("dockerd") is None:
+            absent("docker", "starting a daemon needs root and dockerd")
+        self.folder = folder
+        self.data = data or folder / "data"
+        self.socket = folder / "d.sock"
+        self.host = f"unix://{self.socket}"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        log = (self.folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            [
+                "dockerd",
+                *("--data-root", str(self.data), "--exec-root", str(self.folder / "exec")),
+                *("--pidfile", str(self.folder / "pid"), "-H", self.host),
+                *("--bridge", "none", "--iptables=false", "--ip6tables=false"),
+                *self._arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        until = time.monotonic() + 60
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            assert time.monotonic() < until, (self.folder / "log").read_text()[-3000:]
+            time.sleep(0.1)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(60)
+            self._process = None
+
+    def load(self, image: str) -> None:
+        """Bring an image over from the daemon that the tests use."""
+        saved = subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE)
+        subprocess.run(["docker", "-H", self.host, "load"], stdin=saved.stdout, check=True, capture_output=True)
+        assert saved.stdout is not None
+        saved.stdout.close()
+        assert saved.wait() == 0
+
+    def _answers(self) -> bool:
+        try:
+            client = docker.APIClient(base_url=self.host, timeout=5)
+        except (docker.errors.DockerException, OSError):
+            return False
+        try:
+            return bool(client.ping())
+        except (docker.errors.DockerException, OSError):
+            return False
+        finally:
+            client.close()
+
+
+@contextmanager
+def private_daemon(folder: Path, *arguments: str, data: Path | None = None) -> Iterator[PrivateDaemon]:
+    daemon = PrivateDaemon(folder, *arguments, data=data)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
