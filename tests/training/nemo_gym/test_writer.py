@@ -36,7 +36,7 @@ def test_writes_one_file_per_eval_and_prints_where(
         assert main([url, "gym-root"]) == 0
     assert capsys.readouterr().out == "wrote gym-root/resources_servers/gridsim_v1\n"
     data = tmp_path / "gym-root/resources_servers/gridsim_v1/data"
-    counts = {path.name: len(lines(path)) for path in data.iterdir()}
+    counts = {path.name: len(lines(path)) for path in data.glob("*.jsonl")}
     assert counts == {"train.jsonl": 7, "eval.jsonl": 3, "example.jsonl": 5}
     assert lines(data / "example.jsonl") == lines(data / "train.jsonl")[:5]
 
@@ -129,10 +129,9 @@ def test_the_readme_names_commands_of_this_very_folder(tmp_path: Path, monkeypat
 def test_a_bundle_without_evals_gets_all(tmp_path: Path) -> None:
     api = stub(splits={"all": [task("only")]})
     assert write(api, tmp_path) == 0
-    assert sorted(path.name for path in (tmp_path / "resources_servers/demo_v1/data").iterdir()) == [
-        "all.jsonl",
-        "example.jsonl",
-    ]
+    data = tmp_path / "resources_servers/demo_v1/data"
+    assert sorted(path.name for path in data.iterdir()) == ["all.jsonl", "example.jsonl", "example_metrics.json"]
+    assert lines(data / "example.jsonl") == lines(data / "all.jsonl") * 5
 
 
 def test_each_toolset_is_played_once_and_rows_list_their_own_tools(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_a_sample_that_disagrees_is_refused(tmp_path: Path, capsys: pytest.Captu
 def test_name_and_rows_write_a_bundle_as_several_servers(tmp_path: Path) -> None:
     assert write(stub(), tmp_path, "--name", "Part B", "--rows", "4:", "--split", "train") == 0
     folder = tmp_path / "resources_servers/part_b"
-    assert sorted(path.name for path in (folder / "data").iterdir()) == ["example.jsonl", "train.jsonl"]
+    assert sorted(path.name for path in (folder / "data").glob("*.jsonl")) == ["example.jsonl", "train.jsonl"]
     rows = lines(folder / "data/train.jsonl")
     assert [row["index"] for row in rows] == [4, 5, 6]
     assert rows[0]["agent_ref"]["name"] == "part_b_simple_agent"
@@ -219,6 +218,7 @@ def test_writing_again_replaces_what_was_written_and_keeps_what_others_added(tmp
     assert sorted(path.name for path in (folder / "data").iterdir()) == [
         "eval.jsonl",
         "example.jsonl",
+        "example_metrics.json",
         "train_metrics.json",
     ]
     assert [path.name for path in folder.parent.iterdir()] == ["demo_v1"]

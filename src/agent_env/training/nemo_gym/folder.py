@@ -38,7 +38,7 @@ def read_folder(folder: Path) -> FolderConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     name, block = _agent_env_block(path, document)
-    return _folder_config(path, name, block)
+    return folder_config(path, name, block)
 
 
 def _config_file(folder: Path) -> Path:
@@ -61,7 +61,8 @@ def _agent_env_block(path: Path, document: Any) -> tuple[str, Mapping[str, Any]]
     raise ConfigError(f"{path}: no `agent_env` block in a resources server; the writer writes it: {_WRITER}")
 
 
-def _folder_config(path: Path, name: str, block: Mapping[str, Any]) -> FolderConfig:
+def folder_config(path: Path, name: str, block: Mapping[str, Any]) -> FolderConfig:
+    """Reads an `agent_env` block; a ConfigError says that it stands in `path`."""
     if block.get("format") != FORMAT:
         raise ConfigError(
             f"{path}: agent_env.format is {block.get('format')!r}, this version reads {FORMAT}; write the folder again"

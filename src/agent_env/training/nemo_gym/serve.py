@@ -42,7 +42,8 @@ def serve_command(argv: Sequence[str]) -> int:
     try:
         folder = read_folder(Path(given.folder))
         options = _options(given, folder)
-        _set_up_logging(given.log_level)
+        _refuse_strangers(options)
+        set_up_logging(given.log_level)
     except ConfigError as error:
         if given.debug:
             traceback.print_exc()
@@ -151,10 +152,15 @@ def _parser() -> Parser:
     return parser
 
 
+def options_without_flags(folder: FolderConfig) -> ServeOptions:
+    """What `serve` does when no flag is given: environment, the folder's config, defaults. Raises ConfigError."""
+    return _options(_parser().parse([folder.name]), folder)
+
+
 def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
     """Flags and environment win over the folder's config, which wins over the defaults. Raises ConfigError."""
     default = ServeOptions()
-    options = ServeOptions(
+    return ServeOptions(
         host=given.host,
         port=given.port,
         openenv=tuple(given.openenv or (folder.openenv_url,)),
@@ -173,9 +179,11 @@ def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
         token=token(given.token_file),
         openenv_token=token(given.openenv_token_file),
     )
+
+
+def _refuse_strangers(options: ServeOptions) -> None:
     if options.token is None and not _is_loopback(options.host):
         raise ConfigError(f"--host {options.host}: everybody there could play episodes: give --token-file too")
-    return options
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -227,7 +235,7 @@ def _metrics(text: str) -> frozenset[str]:
     return names
 
 
-def _set_up_logging(level: str) -> None:
+def set_up_logging(level: str) -> None:
     number = getattr(logging, level.upper())
     logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn.error").addFilter(_not_of_cut_answers)

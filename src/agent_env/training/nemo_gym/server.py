@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -89,11 +89,19 @@ class ResourcesServer:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.sessions = Sessions(self._folder, self._options)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.sessions.shutdown()
+        async with self.running():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """What the ASGI lifespan does, for an app that mounts this one: sessions exist inside the block only."""
+        self.sessions = Sessions(self._folder, self._options)
+        try:
+            yield
+        finally:
+            await self.sessions.shutdown()
 
     async def _http(self, request: Request, send: Send) -> None:
         cookies = request.cookies(self._cookie_name)

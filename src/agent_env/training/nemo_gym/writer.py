@@ -24,7 +24,6 @@ from agent_env.training.nemo_gym.taskapi import OpenEnvError, TaskApi
 
 Json = Any
 
-_EXAMPLES = 5
 _HEAVY_TOOLS = 128 * 1024
 _UNTOLD = ""
 """the toolset of every task of a server that tells none"""
@@ -184,7 +183,7 @@ def _fill(
 ) -> None:
     template.render(server, stage)
     data = stage / "data"
-    data.mkdir()
+    data.mkdir(exist_ok=True)
     offered: dict[int, list[dict[str, Json]]] = {}
     heaviest = 0
 
@@ -199,8 +198,8 @@ def _fill(
 
     for split, tasks in splits.items():
         write_rows(data / f"{split}.jsonl", (row(task) for task in tasks))
-    first = list(itertools.islice(itertools.chain(*splits.values()), _EXAMPLES))
-    write_rows(data / "example.jsonl", (row(task) for task in first))
+    examples = itertools.islice(itertools.cycle(itertools.chain(*splits.values())), template.EXAMPLES)
+    write_rows(data / "example.jsonl", (row(task) for task in examples))
     originals = {toolset or "any": list(probed.tools) for toolset, probed in tools.by_toolset.items()}
     (stage / "tools.json").write_bytes(orjson.dumps(originals, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     if heaviest > _HEAVY_TOOLS:

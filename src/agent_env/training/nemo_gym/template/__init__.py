@@ -1,4 +1,4 @@
-"""The text of the written folder: the two config flavours, the requirements, and every file below `files/`.
+"""The text of the written folder: the two config flavours, what NeMo Gym asks for, and every file below `files/`.
 
 A file below `files/` is written to the same place in the folder, its `$name` placeholders (the keys of `placeholders`)
 filled in; a dollar sign is `$$`.
@@ -19,6 +19,9 @@ import orjson
 from agent_env import __version__
 from agent_env.training.nemo_gym.folder import FORMAT
 from agent_env.training.nemo_gym.options import ServeOptions
+
+EXAMPLES = 5
+"""rows of `example.jsonl`: NeMo Gym wants exactly so many, so those of a smaller bundle come again"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ def render(server: Server, folder: Path) -> None:
     texts = {
         f"configs/{server.name}.yaml": config(server),
         f"configs/{server.name}_v07.yaml": config_v07(server),
-        "requirements.txt": f"{requirement()}\n",
+        "requirements.txt": f"{requirement()}\npytest\n",
+        "data/example_metrics.json": example_metrics(server),
         **_files(server),
     }
     for name, text in texts.items():
@@ -105,6 +109,18 @@ config_paths:
         type: responses_api_agents
         name: {server.agent}
 """
+
+
+def example_metrics(server: Server) -> str:
+    """What `gym env test` wants to find. `gym dataset collate` compares each value, so it holds none that releases
+    compute differently."""
+    facts = {
+        "name": "example",
+        "type": "example",
+        "jsonl_fpath": f"resources_servers/{server.name}/data/example.jsonl",
+        "Number of examples": EXAMPLES,
+    }
+    return orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def requirement() -> str:
