@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_env.bundle import Env
 from agent_env.commands.chat import EndpointRefuses, ModelFailed
 from agent_env.commands.outcomes import Outcome, Status, status_of
 from agent_env.commands.players import Player, PolicyFailed
 from agent_env.commands.seat import Seat
 from agent_env.commands.selection import Chosen
-from agent_env.episode import Deadlines, Episode, EpisodeFailure, EpisodeSpec, Runtime
+from agent_env.episode import Deadlines, Episode, EpisodeFailure, EpisodeSpec, Runtime, TaskPlan
 from agent_env.errors import AgentEnvError
 from agent_env.sandbox import choose_provider
 from agent_env.sandbox.capacity import Capacity
@@ -36,8 +35,8 @@ class Ground:
 
 
 @asynccontextmanager
-async def opened(ground: Ground, envs: Iterable[Env]) -> AsyncIterator[Runtime]:
-    """A runtime with everything built that the envs need. When it closes, nothing of its episodes is left.
+async def opened(ground: Ground, plans: Iterable[TaskPlan]) -> AsyncIterator[Runtime]:
+    """A runtime with everything built that the tasks need. When it closes, nothing of its episodes is left.
 
     Raises:
         ConfigError: no such sandbox, or an env's settings are wrong.
@@ -47,7 +46,7 @@ async def opened(ground: Ground, envs: Iterable[Env]) -> AsyncIterator[Runtime]:
     runtime = Runtime(provider, capacity=Capacity(ground.places, ground.starting), deadlines=ground.deadlines)
     try:
         await provider.reap()
-        await runtime.prepare(envs)
+        await runtime.prepare_tasks(plans)
         yield runtime
     finally:
         await runtime.aclose()

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import orjson
 
-from agent_env.bundle import Env, load_bundle
+from agent_env.bundle import load_bundle
 from agent_env.commands.chat import ChatModel
 from agent_env.commands.console import key_values
 from agent_env.commands.episodes import Ended, Ground, opened, play_tasks
@@ -85,7 +85,8 @@ async def run_bundle(asked: Run) -> bool:
     used = ""
     try:
         with _log(asked.out) as file:
-            async with opened(asked.ground, _envs(selection)) as runtime:
+            runnable = [chosen.plan for chosen in selection.tasks if not chosen.plan.unsupported]
+            async with opened(asked.ground, runnable) as runtime:
                 used = runtime.provider.name
                 with progress(Tally(len(selection.tasks))) as advance:
                     await play_tasks(selection.tasks, runtime, player, _recorder(outcomes, file, advance))
@@ -111,14 +112,6 @@ def _player(selection: Selection, asked: Run) -> Player | None:
     if prompted is not None:
         raise ConfigError(f"{prompted.plan.task.source} prompts an agent: give --policy, or --model and --base-url")
     return None
-
-
-def _envs(selection: Selection) -> list[Env]:
-    found: dict[str, Env] = {}
-    for chosen in selection.tasks:
-        if not chosen.plan.unsupported:
-            found |= {env.digest: env for env in chosen.plan.envs}
-    return list(found.values())
 
 
 def _recorder(outcomes: list[Outcome], file: IO[bytes] | None, advance: Ended) -> Ended:

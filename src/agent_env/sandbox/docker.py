@@ -24,6 +24,7 @@ from agent_env.sandbox.docker_net import Attachment, Networks, Unreachable, Way
 from agent_env.sandbox.docker_reap import reap
 from agent_env.sandbox.docker_sandbox import DockerSandbox, Reach, remove_container
 from agent_env.sandbox.images import Images
+from agent_env.sandbox.presence import Presence
 from agent_env.sandbox.variables import resolve_variables
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class DockerProvider:
         threads: int = 16,
     ) -> None:
         self.daemon = Daemon(host=host, threads=threads)
+        self._presence = Presence(self.daemon.host)
         self._labels = dict(labels or {})
         self._sandbox_image = sandbox_image
         self.images = Images(
@@ -122,6 +124,7 @@ class DockerProvider:
             await asyncio.wait(self._starting)
         await asyncio.gather(*(sandbox.stop() for sandbox in list(self._sandboxes.values())))
         await self.networks.aclose()
+        self._presence.close()
         self.daemon.close()
 
     async def _start(self, spec: SandboxSpec) -> DockerSandbox:
