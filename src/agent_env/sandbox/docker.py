@@ -73,7 +73,7 @@ class DockerProvider:
             labels=self._labels,
         )
         self.networks = Networks(self.daemon, reach, runtime=runtime, labels=self._labels)
-        self._runtime = runtime
+        self.runtime = runtime
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._starting: set[asyncio.Task[DockerSandbox]] = set()
         self._left_over: set[str] = set()
@@ -87,11 +87,11 @@ class DockerProvider:
                 FailureKind.PROVIDER_UNAVAILABLE, self.daemon.failure(error, "asking for its state").reason
             ) from error
         runtimes = info.get("Runtimes") or {}
-        if self._runtime and self._runtime not in runtimes:
+        if self.runtime and self.runtime not in runtimes:
             known = ", ".join(sorted(runtimes))
             raise EpisodeFailure(
                 FailureKind.PROVIDER_UNAVAILABLE,
-                f"the Docker daemon has no runtime {self._runtime!r} (it has {known}): register it with the daemon",
+                f"the Docker daemon has no runtime {self.runtime!r} (it has {known}): register it with the daemon",
             )
 
     async def prepare(self, env: Env) -> Prepared:
@@ -100,7 +100,7 @@ class DockerProvider:
         if env.type == BARE:
             env = replace(env, image_ref=self._sandbox_image)
         image = await self.images.ensure(env)
-        return Prepared(env=env, key=interchange_key(env, image, runtime=self._runtime), handle=image)
+        return Prepared(env=env, key=interchange_key(env, image, runtime=self.runtime), handle=image)
 
     async def start(self, spec: SandboxSpec) -> DockerSandbox:
         starting = asyncio.get_running_loop().create_task(self._start(spec), name=f"start for {spec.episode}")
@@ -172,7 +172,7 @@ class DockerProvider:
 
     async def _create(self, spec: SandboxSpec, name: str, attachment: Attachment) -> str:
         config = container_config(
-            spec, name, network=attachment.network, publish=attachment.publish, runtime=self._runtime
+            spec, name, network=attachment.network, publish=attachment.publish, runtime=self.runtime
         )
 
         config["Labels"].update(self._labels)
