@@ -48,7 +48,7 @@ def mark(api: docker.APIClient) -> Iterator[str]:
     value = uuid.uuid4().hex
     yield value
     for image in api.images(filters={"label": f"{TEST_LABEL}={value}"}):
-        api.remove_image(image["Id"], force=True, noprune=True)
+        api.remove_image(image["Id"], force=True)
 
 
 @pytest.fixture(scope="session")

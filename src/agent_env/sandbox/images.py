@@ -29,6 +29,7 @@ _NOT_THERE = re.compile(
     re.IGNORECASE,
 )
 _TAIL = 4096
+_NOISE = ("Sending build context", "DEPRECATED:", " ---> ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Images:
             )
 
     async def _build(self, env: Env, tag: str) -> None:
-        command = self.daemon.cli("build", "--label", f"{SOURCES_LABEL}={self._sources(env)}", "-t", tag)
+        command = self.daemon.cli("build", "--force-rm", "--label", f"{SOURCES_LABEL}={self._sources(env)}", "-t", tag)
         for name, value in self.labels.items():
             command += ["--label", f"{name}={value}"]
         for name, value in self._arguments(env).items():
@@ -172,7 +173,7 @@ async def _run(command: list[str]) -> tuple[int, str]:
 
 
 def _last(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(_NOISE)]
     return " | ".join(lines[-3:]) or "no output"
 
 
