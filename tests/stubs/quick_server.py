@@ -24,7 +24,13 @@ async def quick(app: Any, port: int = 0) -> AsyncIterator[str]:
     await inbox.put({"type": "lifespan.startup"})
     assert (await outbox.get())["type"] == "lifespan.startup.complete"
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, http="httptools", ws="websockets-sansio"
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        http="httptools",
+        ws="websockets-sansio",
+        timeout_keep_alive=300,
     )
     config.load()
     state = ServerState()
@@ -37,7 +43,7 @@ async def quick(app: Any, port: int = 0) -> AsyncIterator[str]:
     def protocol() -> Any:
         return config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
 
-    server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
+    server = await asyncio.get_running_loop().create_server(protocol, sock=listener, backlog=1024)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
