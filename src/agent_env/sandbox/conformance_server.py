@@ -10,10 +10,13 @@ import json
 import os
 import signal
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import FrameType
 from urllib.parse import parse_qsl, urlsplit
 
 held: list[bytearray] = []
+deaf = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -31,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(int(asked["code"]))
         elif parts.path == "/deaf":
             os.kill(os.getpid(), signal.SIGUSR1)
+            deaf.wait(10)
         elif parts.path == "/print":
             for number in range(int(asked["bytes"]) // 64):
                 sys.stdout.write(f"{number:063}\n")
@@ -50,8 +54,13 @@ class Handler(BaseHTTPRequestHandler):
         return  # what is printed is counted
 
 
+def stop_listening(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    deaf.set()
+
+
 def main() -> None:
-    signal.signal(signal.SIGUSR1, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    signal.signal(signal.SIGUSR1, stop_listening)
     server = ThreadingHTTPServer((os.environ["MCP_HOST"], int(os.environ["MCP_PORT"])), Handler)
     print("serving", flush=True)
     server.serve_forever()

@@ -140,6 +140,7 @@ class Keeper:
         pid = os.fork()
         if pid == 0:
             try:
+                os.close(told)
                 self._turn_into(request, tell)
             except Exception as error:
                 os.write(tell, str(getattr(error, "errno", None) or errno.EINVAL).encode())
@@ -178,10 +179,13 @@ class Keeper:
     def _kill_all(self) -> None:
         """SIGKILL everything below us, again and again, until no child is left: orphans become our children."""
         while _has_children():
-            for pid in descendants(os.getpid()):
-                _signal(os.kill, pid, signal.SIGKILL)
+            self._strike()
             self._wait(time.monotonic() + 0.05)
             self._reap()
+
+    def _strike(self) -> None:
+        for pid in descendants(os.getpid()):
+            _signal(os.kill, pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:

@@ -108,9 +108,17 @@ class Kept:
         if not self._watch.done():
             # Stopped by somebody, or stuck with a process that no signal ends: don't wait for ever.
             log.warning("the keeper %d of process %d does not come to an end: killing it", self.keeper_pid, self.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.keeper_pid, signal.SIGKILL)
+            self.give_up()
             await asyncio.wait({self._watch})
+
+    def give_up(self) -> None:
+        """Kill the keeper; the kernel then kills the command."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.keeper_pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Close the connection: the keeper takes us for dead and kills the command when it can."""
+        self._writer.transport.abort()
 
     async def settled(self) -> None:
         """Wait for the keeper's own end."""
@@ -138,6 +146,8 @@ class Kept:
 class Keepers:
     """Starts keepers from one template process. Belongs to one event loop."""
 
+    kept_as: type[Kept] = Kept
+
     def __init__(self) -> None:
         self._template: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._starting = asyncio.Lock()
@@ -160,7 +170,7 @@ class Keepers:
         except BaseException:
             ours.close()
             raise
-        kept = Kept(reader, writer)
+        kept = self.kept_as(reader, writer)
         await kept.begin(command)
         return kept
 
