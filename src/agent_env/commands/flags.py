@@ -28,6 +28,14 @@ BuildNetwork = Annotated[
 RuntimeName = Annotated[
     str | None, typer.Option("--runtime", envvar="AGENT_ENV_RUNTIME", help="Docker runtime, such as runsc.")
 ]
+SandboxImage = Annotated[
+    str | None,
+    typer.Option(
+        envvar="AGENT_ENV_SANDBOX_IMAGE",
+        help="Image of sandboxes without a server, with docker.",
+        show_default="python:3.12-slim",
+    ),
+]
 MaxStarting = Annotated[
     int | None,
     typer.Option(
@@ -51,11 +59,12 @@ LogLevel = Annotated[str, typer.Option(envvar="AGENT_ENV_LOG_LEVEL", help="debug
 LogFormat = Annotated[str, typer.Option(envvar="AGENT_ENV_LOG_FORMAT", help="text or json.")]
 
 
-def sandbox_options(build_arg: Sequence[str] | None, build_network: str | None, runtime: str | None) -> dict[str, Any]:
+def sandbox_options(
+    build_arg: Sequence[str] | None, build_network: str | None, runtime: str | None, sandbox_image: str | None
+) -> dict[str, Any]:
     """What the flags mean to a sandbox provider. Raises ConfigError."""
-    options: dict[str, Any] = {"build_args": key_values(build_arg or [], "--build-arg")}
-    if build_network is not None:
-        options["build_network"] = build_network
-    if runtime is not None:
-        options["runtime"] = runtime
-    return options
+    given = {"build_network": build_network, "runtime": runtime, "sandbox_image": sandbox_image}
+    return {
+        "build_args": key_values(build_arg or [], "--build-arg"),
+        **{name: value for name, value in given.items() if value is not None},
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 import traceback
 from pathlib import Path
 from random import Random
@@ -72,6 +74,17 @@ def _place(error: Exception) -> str:
     """File and line where it was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def policy_player(name: str, *, seed: int = 0) -> PolicyPlayer:
+    """A policy's player; `module:function` is also looked for in the working directory, as `python -m` does.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return PolicyPlayer(name, seed=seed)
 
 
 class EpisodePlay:

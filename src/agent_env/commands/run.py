@@ -59,6 +59,7 @@ def run(
     sandbox: flags.Sandbox = "auto",
     build_arg: flags.BuildArg = None,
     build_network: flags.BuildNetwork = None,
+    sandbox_image: flags.SandboxImage = None,
     runtime: flags.RuntimeName = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write every task's record and messages, as JSON Lines.")
@@ -96,7 +97,7 @@ def run(
 
     ground = Ground(
         sandbox=sandbox,
-        options=flags.sandbox_options(build_arg, build_network, runtime),
+        options=flags.sandbox_options(build_arg, build_network, runtime, sandbox_image),
         places=concurrency,
         starting=max_starting,
         deadlines=Deadlines(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from agent_env.commands.chat import ChatModel
 from agent_env.commands.console import key_values
 from agent_env.commands.episodes import Ended, Ground, opened, play_tasks
 from agent_env.commands.outcomes import Outcome, Status, Tally, means, table
-from agent_env.commands.players import ModelPlayer, Player, PolicyPlayer
+from agent_env.commands.players import ModelPlayer, Player, policy_player
 from agent_env.commands.selection import Selection, choose
 from agent_env.commands.warned import say_warnings
 from agent_env.episode import plan_bundle
@@ -104,9 +103,7 @@ def _player(selection: Selection, asked: Run) -> Player | None:
     if policy is not None and endpoint.model is not None:
         raise ConfigError("--policy and --model: give one or the other")
     if policy is not None:
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # for module:function, as `python -m` has it
-        return PolicyPlayer(policy, seed=asked.seed)
+        return policy_player(policy, seed=asked.seed)
     if endpoint.model is not None or endpoint.base_url is not None:
         return endpoint.player()
     if prompted is not None:
