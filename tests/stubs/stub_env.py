@@ -18,6 +18,9 @@ STUB_IGNORE_TERM   1: SIGTERM is ignored
 STUB_SPAWN         number of child processes to start, each in a session of its own
 STUB_MCP_PATH      path of the MCP endpoint (default /mcp)
 STUB_LOAD_DELAY    seconds the load extension takes
+STUB_DATA_DELAY    seconds data/add takes
+STUB_REFUSE        a data method that fails
+STUB_OPERATIONS    comma-separated data methods that it says it serves (default all three)
 
 Built-in tools: `echo {text}`, `add {a, b}`, `sleep {seconds}`, `submit {value}`, `look {}`, `fail {message}`
 (isError), `crash {}`, `big {size}`, `write {path, text}`, `whoami {}` (role, session) and the hidden `plumbing {}`.
@@ -76,7 +79,7 @@ def card():
         "url": "/agentenv",
         "additionalInterfaces": [{"url": KNOB("STUB_MCP_PATH", "/mcp"), "transport": "mcp"}],
         "capabilities": {
-            "operations": ["data/reset", "data/add", "data/get"],
+            "operations": KNOB("STUB_OPERATIONS", "data/reset,data/add,data/get").split(","),
             "tools": [],
             "extensions": [
                 {
@@ -163,10 +166,13 @@ def mcp(message, headers):
 
 def data_plane(message):
     method, params = message.get("method"), message.get("params") or {}
+    if method == KNOB("STUB_REFUSE"):
+        return error(message.get("id"), -32000, "refused as asked")
     if method == "data/reset":
         STATE.update(parts=[], loaded=None, submission=None)
         return answer(message.get("id"), {})
     if method == "data/add":
+        time.sleep(float(KNOB("STUB_DATA_DELAY", "0")))
         STATE["parts"] += params.get("parts", [])
         return answer(message.get("id"), {})
     if method == "data/get":

@@ -127,15 +127,20 @@ def _block(title: str, text: str) -> str:
 
 def _items(answer: str) -> list[Json]:
     text = fenced[1] if (fenced := _FENCED.search(answer)) else answer
-    start, end = text.find("{"), text.rfind("}")
     try:
-        parsed = json.loads(text[start : end + 1] if start >= 0 else text)
+        parsed = json.loads(text if text.lstrip().startswith("[") else _braced(text))
     except (ValueError, RecursionError) as error:
         raise Unusable(f"it is not JSON: {error}") from None
     items = parsed.get("verdicts") if isinstance(parsed, dict) else parsed
     if not isinstance(items, list):
         raise Unusable('it is no object with a list "verdicts"')
     return items
+
+
+def _braced(text: str) -> str:
+    """From the first brace to the last, whatever a model wrote around them."""
+    start, end = text.find("{"), text.rfind("}")
+    return text[start : end + 1] if start >= 0 else text
 
 
 def _row(criterion: Mapping[str, Json], verdict: Mapping[str, Json], format: Format) -> Row:
