@@ -1,6 +1,7 @@
 # make demo     the whole chain on GridSim: bundle, two servers, four policies, one table
 # make test     every test this machine can run (unit tests first)
 # make lint     ruff and mypy
+# make docs     this documentation as a web site, in build/docs
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 SANDBOX ?= auto
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit lint
+.PHONY: demo test unit lint docs
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
@@ -23,6 +24,9 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
