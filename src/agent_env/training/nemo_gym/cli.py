@@ -16,12 +16,14 @@ from agent_env.training.nemo_gym.flags import OK, Parser, guarded, positive, say
 _COMMANDS = {
     "serve": ("agent_env.training.nemo_gym.serve", "serve_command", "runs a written folder's resources server"),
     "play": ("agent_env.training.nemo_gym.play", "play_command", "plays rows over HTTP as verifiers does"),
+    "bench": ("agent_env.training.nemo_gym.bench", "bench_command", "says what the box sustains, and what to set"),
 }
 _EXAMPLES = """\
   python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root
   python -m agent_env.training.nemo_gym http://127.0.0.1:8200 gym-root --name gridsim_a --rows 0:1000 --split train
   python -m agent_env.training.nemo_gym serve gym-root/resources_servers/gridsim_v1 --port 9100
   python -m agent_env.training.nemo_gym play http://127.0.0.1:9100 --rows rows.jsonl --policy greedy
+  python -m agent_env.training.nemo_gym bench http://127.0.0.1:9100 --rows rows.jsonl
 """
 
 

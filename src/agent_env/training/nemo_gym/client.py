@@ -26,6 +26,7 @@ from agent_env.training.nemo_gym.transport import Answer, Http, TransportError, 
 
 Json = Any
 
+NO_TOOL = "agent_env_which_tools"
 _SHOWN = 300
 
 
@@ -61,6 +62,8 @@ class RolloutResult:
     """tool calls that were sent"""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """seed, first_call, calls (the later ones, in sum), verify, total"""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """the server's own: wait_s, deploy_s, load_s, turn_s, verify_s"""
     output: Sequence[Mapping[str, Json]] = ()
     """the Responses items of what was said and called"""
 
@@ -98,6 +101,17 @@ class Rollout:
             text = await self._answer(name, raw)
             self.output.append({"type": "function_call_output", "call_id": call_id, "output": text})
             return text
+
+    async def ready(self) -> str:
+        """Waits until the episode can be played, and counts as a call: a name that no tool has is answered with the
+        names that there are."""
+        started = time.perf_counter()
+        try:
+            return (await self._http.post(f"/{NO_TOOL}", b"{}", self.cookie)).text
+        except TransportError as error:
+            return error.text
+        finally:
+            self.call_seconds.append(time.perf_counter() - started)
 
     def say(self, text: str) -> None:
         """An assistant message. The last one is the rollout's final reply."""
@@ -208,6 +222,7 @@ class RolloutClient:
             scores=episode.get("scores") or {},
             calls=len(rollout.call_seconds) if rollout else 0,
             seconds=seconds,
+            timings=episode.get("timings") or {},
             output=rollout.output if rollout else (),
         )
 

@@ -51,7 +51,7 @@ def table(results: Mapping[str, Sequence[RolloutResult]], walls: Mapping[str, fl
                 str(entry["errors"]),
                 str(entry["masked"]),
                 *(
-                    _quantiles([result.seconds[phase] for result in played if phase in result.seconds])
+                    quantiles([result.seconds[phase] for result in played if phase in result.seconds])
                     for phase in PHASES
                 ),
                 f"{walls[policy]:.1f}",
@@ -77,7 +77,8 @@ def _masked(result: RolloutResult) -> str:
     return f"{result.kind}: {result.reason}"
 
 
-def _quantiles(values: Sequence[float]) -> str:
+def quantiles(values: Sequence[float]) -> str:
+    """Median/90th percentile of seconds."""
     if not values:
         return "-"
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 POSTs as verifiers 0.4.0 sends them, at a fraction of its cost: `h11` on asyncio streams.
+"""HTTP/1.1 requests as verifiers 0.4.0 sends them, at a fraction of its cost: `h11` on asyncio streams.
 
 By default every request has a connection of its own, as there; `pooled` keeps connections for the next request. The
 time limit is per connect, write and read, not for the whole answer: a server that keeps sending is never cut off.
@@ -60,7 +60,7 @@ class _Connection:
 
 
 class Http:
-    """Posts to one server. Raises ConfigError for a bad URL, TransportError for an answer that does not come."""
+    """Requests to one server. Raises ConfigError for a bad URL, TransportError for an answer that does not come."""
 
     def __init__(
         self, url: str, *, timeout: float = 600.0, headers: Mapping[str, str] | None = None, pooled: bool = False
@@ -97,9 +97,15 @@ class Http:
 
     async def post(self, path: str, body: bytes, cookie: str | None = None) -> Answer:
         """`path` begins with a slash; it is quoted but for URL syntax, as httpx does."""
+        return await self._request("POST", path, body, cookie)
+
+    async def get(self, path: str) -> Answer:
+        return await self._request("GET", path, b"", None)
+
+    async def _request(self, method: str, path: str, body: bytes, cookie: str | None) -> Answer:
         connection = self._reusable() or await self._connect()
         try:
-            answer = await self._exchange(connection, path, body, cookie)
+            answer = await self._exchange(connection, method, path, body, cookie)
         except BaseException:
             connection.close()
             raise
@@ -131,12 +137,14 @@ class Http:
         except OSError as error:
             raise TransportError(str(error), "All connection attempts failed") from None
 
-    async def _exchange(self, connection: _Connection, path: str, body: bytes, cookie: str | None) -> Answer:
+    async def _exchange(
+        self, connection: _Connection, method: str, path: str, body: bytes, cookie: str | None
+    ) -> Answer:
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         if cookie:
             headers.append(("Cookie", cookie))
         target = quote(f"{self._root}{path}", safe=_PATH_SAFE)
-        events = (h11.Request(method="POST", target=target, headers=headers), h11.Data(body), h11.EndOfMessage())
+        events = (h11.Request(method=method, target=target, headers=headers), h11.Data(body), h11.EndOfMessage())
         connection.writer.write(b"".join(connection.h11.send(event) or b"" for event in events))
         try:
             async with asyncio.timeout(self._timeout):
