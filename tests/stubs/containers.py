@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import docker
 from requirements import absent
 
 from agent_env.bundle.model import Env
@@ -66,6 +65,8 @@ class PrivateDaemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        # A killed daemon's containerd may stay a zombie where nobody reaps it, and a new daemon takes it for a live one.
+        (self.folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(
             [
@@ -101,16 +102,8 @@ class PrivateDaemon:
         assert saved.wait() == 0
 
     def _answers(self) -> bool:
-        try:
-            client = docker.APIClient(base_url=self.host, timeout=5)
-        except (docker.errors.DockerException, OSError):
-            return False
-        try:
-            return bool(client.ping())
-        except (docker.errors.DockerException, OSError):
-            return False
-        finally:
-            client.close()
+        command = ["docker", "-H", self.host, "version"]
+        return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
 
 
 @contextmanager

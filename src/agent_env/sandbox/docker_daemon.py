@@ -22,6 +22,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound, cr
 from docker.utils import kwargs_from_env
 
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
+from agent_env.sandbox.docker_transport import SocketFileAdapter
 from agent_env.sandbox.limits import API_TIMEOUT
 
 T = TypeVar("T")
@@ -120,6 +121,9 @@ class Daemon:
                 base_url=self.host, version=self._version or "auto", timeout=self._timeout, tls=self._tls or False
             )
             self._version = client.api_version
+            if self.local:
+                path = self.host.removeprefix("unix://")
+                client.mount("http+docker://", SocketFileAdapter(path, self._timeout))
             self._local.client = client
             self._clients.append(client)
         return client
