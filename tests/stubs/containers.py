@@ -65,7 +65,7 @@ class PrivateDaemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        # A killed daemon's containerd may stay a zombie where nobody reaps it, and a new daemon takes it for a live one.
+        # A killed daemon's containerd stays a zombie where nobody reaps it, and a new daemon takes it for a live one.
         (self.folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(
