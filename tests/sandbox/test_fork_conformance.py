@@ -51,6 +51,8 @@ async def test_forks_of_a_process_conform(check: Check, tmp_path: Path, monkeypa
         return made[-1]
 
     async def left() -> Sequence[str]:
+        for provider in made:
+            await provider.settled()
         return await asyncio.to_thread(what_is_there, state, made)
 
     await run_check(check, Subject(make=make, leftovers=left, factory="test_fork_conformance:forking"), tmp_path)

@@ -217,7 +217,8 @@ async def stop_ends_it_and_says_it_was_us(case: Case) -> None:
     assert not state.running
     assert state.stopped_by_us
     assert not state.oom_killed
-    assert not await case.leftovers()
+    left = await case.leftovers()
+    assert not left, left
 
 
 async def stop_goes_on_to_kill(case: Case) -> None:
@@ -236,7 +237,8 @@ async def stop_may_be_called_again_and_at_once(case: Case) -> None:
     sandbox = await case.start()
     await asyncio.gather(*(sandbox.stop() for _ in range(3)))
     await sandbox.stop()
-    assert not await case.leftovers()
+    left = await case.leftovers()
+    assert not left, left
 
 
 async def stop_goes_on_when_its_caller_is_cancelled(case: Case) -> None:
@@ -247,7 +249,8 @@ async def stop_goes_on_when_its_caller_is_cancelled(case: Case) -> None:
     with suppress(asyncio.CancelledError):
         await task
     await sandbox.stop()
-    assert not await case.leftovers()
+    left = await case.leftovers()
+    assert not left, left
 
 
 async def a_start_that_is_cancelled_leaves_nothing(case: Case) -> None:
@@ -260,7 +263,8 @@ async def a_start_that_is_cancelled_leaves_nothing(case: Case) -> None:
         except asyncio.CancelledError:
             continue
         await sandbox.stop(grace=0)
-    assert not await case.leftovers()
+    left = await case.leftovers()
+    assert not left, left
 
 
 async def reap_leaves_what_lives(case: Case) -> None:
@@ -292,7 +296,8 @@ async def closing_the_provider_stops_everything(case: Case) -> None:
     await case.provider.aclose()
     for sandbox in sandboxes:
         assert not (await sandbox.state()).running
-    assert not await case.leftovers()
+    left = await case.leftovers()
+    assert not left, left
 
 
 CHECKS: tuple[Any, ...] = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import shutil
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -70,6 +71,10 @@ class Isolating:
     def hosts(self) -> list[ForkHost]:
         """The fork servers that run now."""
         return [host for lane in self._lanes.values() for host in lane.hosts]
+
+    async def settled(self) -> None:
+        """Wait for the fork servers that are being started."""
+        await asyncio.gather(*(lane.settled() for lane in self._lanes.values()))
 
     async def check(self) -> None:
         await self.provider.check()
@@ -149,6 +154,7 @@ class Isolating:
         except BaseException as error:
             host.ground.give_back(slot)
             lane.leave(host)
+            shutil.rmtree(host.logs(slot).folder, ignore_errors=True)
             if isinstance(error, OSError) and (host.gone.done() or isinstance(error, ConnectionError)):
                 host.retire("it has ended")
                 raise ConnectionResetError(f"its fork server ended: {error}") from error
@@ -216,10 +222,14 @@ class Lane:
         if host.used == 0 and (host.retired or self._is_spare(host)):
             self._end(host)
 
+    async def settled(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+
     async def aclose(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
-            await asyncio.wait({self._starting})
+        await self.settled()
         for host in list(self.hosts):
             self._end(host)
         if self._ending:
