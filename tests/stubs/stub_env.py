@@ -19,6 +19,7 @@ STUB_SPAWN         number of child processes to start, each in a session of its 
 STUB_MCP_PATH      path of the MCP endpoint (default /mcp)
 STUB_LOAD_DELAY    seconds the load extension takes
 STUB_DATA_DELAY    seconds data/add takes
+STUB_EXIT_ON_GET   exit code: end when data/get is asked
 STUB_REFUSE        a data method that fails
 STUB_OPERATIONS    comma-separated data methods that it says it serves (default all three)
 
@@ -166,6 +167,8 @@ def mcp(message, headers):
 
 def data_plane(message):
     method, params = message.get("method"), message.get("params") or {}
+    if method == "data/get" and KNOB("STUB_EXIT_ON_GET"):
+        os._exit(int(KNOB("STUB_EXIT_ON_GET")))
     if method == KNOB("STUB_REFUSE"):
         return error(message.get("id"), -32000, "refused as asked")
     if method == "data/reset":
