@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agent_env.commands import flags
 from agent_env.commands.console import fail, key_values, set_up_logging
 from agent_env.limits import Deadlines
 
@@ -43,6 +44,7 @@ def serve(
     runtime: Annotated[
         str | None, typer.Option(envvar="AGENT_ENV_RUNTIME", help="Docker runtime, such as runsc.")
     ] = None,
+    sandbox_image: flags.SandboxImage = None,
     reward: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +104,8 @@ def serve(
         options["build_network"] = build_network
     if runtime is not None:
         options["runtime"] = runtime
+    if sandbox_image is not None:
+        options["sandbox_image"] = sandbox_image
     try:
         app = build_app(
             bundle,
