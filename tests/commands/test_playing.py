@@ -28,7 +28,7 @@ from agent_env.commands.selection import choose
 from agent_env.episode import Deadlines, plan_bundle
 from agent_env.training.nemo_gym.rows import NO_FURTHER_PROMPT
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 POLICIES = """
 import asyncio

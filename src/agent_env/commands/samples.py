@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from agent_env.training.nemo_gym.schemas import normalise
+
 Json = Any
 
 _DEPTH = 8
@@ -12,13 +14,14 @@ _PLAIN: dict[str, Json] = {"string": "x", "boolean": False, "null": None, "integ
 
 def sample(schema: Json) -> dict[str, Json]:
     """Values for the required properties; `{}` for a schema that is none."""
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema} if _is(schema) else {}
-    made = _value({"type": "object", **schema} if _is(schema) else {"type": "object"}, definitions, 0)
+    plain = normalise(schema)
+    definitions: dict[str, Json] = {key: plain[key] for key in ("$defs", "definitions") if key in plain}
+    made = _value(plain, definitions, 0)
     return made if isinstance(made, dict) else {}
 
 
 def _value(schema: Json, definitions: dict[str, Json], depth: int) -> Json:
-    if not _is(schema) or depth > _DEPTH:
+    if not isinstance(schema, dict) or depth > _DEPTH:
         return "x"
     if "$ref" in schema:
         return _value(_target(schema["$ref"], definitions), definitions, depth + 1)
@@ -29,7 +32,7 @@ def _value(schema: Json, definitions: dict[str, Json], depth: int) -> Json:
         if isinstance(schema.get(key), list) and schema[key]:
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
-        branches = [branch for branch in schema.get(key) or () if _is(branch) and branch.get("type") != "null"]
+        branches = [branch for branch in schema.get(key) or () if _is_value(branch)]
         if branches and "properties" not in schema:
             return _value(branches[0], definitions, depth + 1)
     return _typed(schema, definitions, depth)
@@ -70,5 +73,5 @@ def _target(reference: Json, definitions: dict[str, Json]) -> Json:
     return place
 
 
-def _is(schema: Json) -> bool:
-    return isinstance(schema, dict)
+def _is_value(branch: Json) -> bool:
+    return isinstance(branch, dict) and branch.get("type") != "null"
