@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -57,8 +58,10 @@ class PrivateDaemon:
             absent("own-daemon", "starting a daemon needs AGENT_ENV_OWN_DAEMON=1")
         if os.geteuid() != 0 or shutil.which("dockerd") is None:
             absent("docker", "starting a daemon needs root and dockerd")
+        folder.mkdir(exist_ok=True)
+        self._own = Path(tempfile.mkdtemp(prefix="aed"))  # short: paths of sockets may have 107 bytes
+        self.data = data or self._own / "data"
         self.folder = folder
-        self.data = data or folder / "data"
         self.socket = folder / "d.sock"
         self.host = f"unix://{self.socket}"
         self._arguments = arguments
@@ -66,12 +69,12 @@ class PrivateDaemon:
 
     def start(self) -> None:
         # A killed daemon's containerd stays a zombie where nobody reaps it, and a new daemon takes it for a live one.
-        (self.folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
+        (self._own / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(
             [
                 "dockerd",
-                *("--data-root", str(self.data), "--exec-root", str(self.folder / "exec")),
+                *("--data-root", str(self.data), "--exec-root", str(self._own / "exec")),
                 *("--pidfile", str(self.folder / "pid"), "-H", self.host),
                 *("--bridge", "none", "--iptables=false", "--ip6tables=false"),
                 *self._arguments,
@@ -92,6 +95,14 @@ class PrivateDaemon:
             self._process.send_signal(number)
             self._process.wait(60)
             self._process = None
+
+    def remove(self) -> None:
+        """What it kept, once it has stopped. A daemon that was killed once leaves mounts behind."""
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed(mounts):
+            if Path(mount).is_relative_to(self._own):
+                subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+        shutil.rmtree(self._own)
 
     def load(self, image: str) -> None:
         """Bring an image over from the daemon that the tests use."""
@@ -114,3 +125,4 @@ def private_daemon(folder: Path, *arguments: str, data: Path | None = None) -> I
         yield daemon
     finally:
         daemon.stop()
+        daemon.remove()
