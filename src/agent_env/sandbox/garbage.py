@@ -45,7 +45,7 @@ class Garbage:
 async def collect(*, dry_run: bool, label: str | None = None) -> Garbage:
     """Remove it all; with `dry_run` only look. A daemon that does not answer is skipped.
 
-    `label`: only images that carry this one too, `name=value`.
+    `label`: only images that carry this one too, `name=value`; the firewall's chain stays then.
     """
     garbage = Garbage()
     garbage.items += await asyncio.to_thread(_folders, dry_run)
@@ -81,7 +81,8 @@ async def _docker(daemon: Daemon, garbage: Garbage, dry_run: bool, label: str | 
         networks = await daemon.call(lambda client: client.networks(filters={"label": OWNER_LABEL}))
     except Exception as error:
         raise daemon.failure(error, "removing unused images") from error
-    if not networks and not dry_run and daemon.local and await open_bridges():
+    unused = not networks and not dry_run and label is None
+    if unused and daemon.local and await open_bridges():
         log.info("the firewall's chain of our bridges is gone")
 
 
