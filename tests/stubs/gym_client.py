@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,9 +31,24 @@ def message(text: str) -> dict[str, Json]:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def post(url: str, path: str, body: object, cookie: str = "") -> tuple[int, dict[str, str], bytes]:
+    """One connection per request, as verifiers does; httpx with hundreds of connections would be the limit."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(content)}\r\n"
+    writer.write(f"{head}Cookie: {cookie}\r\n\r\n".encode() + content)
+    try:
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+        answer = await reader.read()
+    finally:
+        writer.close()
+    return int(status.split()[1]), dict(line.split(": ", 1) for line in lines), answer
+
+
+async def until(true: Callable[[], bool], limit: float = 5.0) -> None:
     """Returns once `true` is; a test that waits in vain fails."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(limit):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -65,6 +65,8 @@ class StubOpenEnv:
     digest: str = "d" * 64
     by_index: dict[int, Knobs] = field(default_factory=dict)
     token: str | None = None
+    keep: bool = True
+    """False: what is asked is not noted down, for long runs"""
     refuse_all: bool = False
     """every websocket is told CAPACITY_REACHED"""
 
@@ -244,7 +246,8 @@ class _Socket:
                 await self.send({"type": "websocket.close", "code": 1011})
 
     async def _handle(self, text: str) -> None:
-        self.stub.frames.append(text)
+        if self.stub.keep:
+            self.stub.frames.append(text)
         message = json.loads(text)
         if message["type"] == "state":
             await self._send("state", {"episode_id": None, "step_count": 0})
@@ -267,7 +270,8 @@ class _Socket:
             return
         self.knobs = stub.by_index.get(index, stub.knobs)
         self.task = stub.task(split, index)
-        stub.resets.append((split, index))
+        if stub.keep:
+            stub.resets.append((split, index))
         self._drop("reset")
         if not self.holds:
             self.holds = await stub.take()
@@ -308,7 +312,8 @@ class _Socket:
         if tool == "end_turn":
             await self._end_turn(arguments.get("response", ""))
             return
-        self.stub.calls.append((tool, arguments))
+        if self.stub.keep:
+            self.stub.calls.append((tool, arguments))
         await asyncio.sleep(self.knobs.tool_s)
         self._drop("tool")
         if await self._failing("tool", tool):
@@ -322,7 +327,8 @@ class _Socket:
             await self._observe({"tool_name": tool, "result": _result(output), "error": None, "failure": None})
 
     async def _end_turn(self, response: str) -> None:
-        self.stub.replies.append(response)
+        if self.stub.keep:
+            self.stub.replies.append(response)
         self.turn += 1
         if self.turn < len(self.knobs.prompts):
             prompt = self.knobs.prompts[self.turn]

@@ -7,9 +7,14 @@ import json
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from stubs.gym_client import Bench, Rollout, bench, row, until
 from stubs.stub_openenv import Knobs, StubOpenEnv
+
+from agent_env.training.nemo_gym.exchange import Request
+from agent_env.training.nemo_gym.options import ServeOptions
+from agent_env.training.nemo_gym.wire import WireError
 
 pytestmark = pytest.mark.anyio
 
@@ -142,8 +147,6 @@ async def test_an_env_that_is_not_ready_in_time_fails_the_rollout(first: str) ->
 
 
 async def test_no_answer_takes_ten_minutes_by_default() -> None:
-    from agent_env.training.nemo_gym.options import ServeOptions
-
     assert ServeOptions().longest_answer < 600
 
 
@@ -479,3 +482,30 @@ async def test_stopping_the_server_answers_what_runs_and_ends_every_episode() ->
         refused = await idle.post("/seed_session", row())
         assert refused.status_code == 503
         await until(lambda: b.stub.running == 0)
+
+
+async def test_a_body_that_stops_coming_is_given_up() -> None:
+    silence = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await silence.wait()
+        raise AssertionError
+
+    request = Request("POST", "/look", [(b"content-length", b"10")], receive)
+    with pytest.raises(WireError) as error:
+        await request.body(1000, stall=0.02)
+    assert error.value.status == 408
+
+
+async def test_a_client_with_a_short_patience_per_read_gets_every_slow_answer() -> None:
+    knobs = Knobs(start_s=0.5, tool_s=0.5, verify_s=0.5)
+    async with bench(StubOpenEnv(knobs, places=1), keepalive_after=0.1, keepalive_every=0.1) as b:
+        first = await b.seeded()
+        async with httpx.AsyncClient(base_url=b.url, timeout=0.4, verify=False) as impatient:
+            second = Rollout(impatient)
+            seeding = asyncio.create_task(second.seed())
+            await asyncio.sleep(0.3)
+            await first.verify()
+            assert (await seeding).json() == {}
+            assert (await second.call("look", {"at": "x"})).text.strip() == '{"saw": {"at": "x"}}'
+            assert (await second.verify()).json()["reward"] == 0.75

@@ -8,23 +8,10 @@ import time
 from collections import Counter
 
 import pytest
-from stubs.gym_client import bench, response, row
+from stubs.gym_client import bench, post, response, row
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
-
-
-async def post(url: str, path: str, body: object, cookie: str = "") -> tuple[int, dict[str, str], bytes]:
-    """One connection per request, as verifiers does; httpx with hundreds of connections would be the limit."""
-    host, port = url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(content)}\r\n"
-    writer.write(f"{head}Cookie: {cookie}\r\n\r\n".encode() + content)
-    status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
-    answer = await reader.read()
-    writer.close()
-    return int(status.split()[1]), dict(line.split(": ", 1) for line in lines), answer
 
 
 async def play(url: str, waits: list[float]) -> str:

@@ -81,15 +81,20 @@ class Request:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def body(self, limit: int) -> bytes:
-        """Raises WireError 413 past `limit` bytes, ClientLeft when the client gives up."""
+    async def body(self, limit: int, stall: float = 60.0) -> bytes:
+        """Raises WireError 413 past `limit` bytes, 408 when nothing comes for `stall` seconds (or a request that never
+        ends would hold its session), ClientLeft when the client gives up."""
         announced = self.header(b"content-length")
         if announced is not None and announced.isdigit() and int(announced) > limit:
             raise _too_large(limit)
         chunks: list[bytes] = []
         size = 0
         while True:
-            message = await self.receive()
+            try:
+                async with asyncio.timeout(stall):
+                    message = await self.receive()
+            except TimeoutError:
+                raise WireError(f"the request's body stopped coming for {stall:g} s", 408) from None
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             chunk = message.get("body", b"")

@@ -10,13 +10,13 @@ import logging
 import resource
 import signal
 import socket
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
 
+from agent_env.commands import console
 from agent_env.commands.http import bind, url_of
 from agent_env.errors import AgentEnvError, ConfigError
 from agent_env.training.nemo_gym.flags import OK, USAGE, Parser, guarded, positive, say, seconds, token
@@ -43,7 +43,7 @@ def serve_command(argv: Sequence[str]) -> int:
         folder = read_folder(Path(given.folder))
         options = _options(given, folder)
         _refuse_strangers(options)
-        set_up_logging(given.log_level)
+        set_up_logging(given.log_level, given.log_format)
     except ConfigError as error:
         if given.debug:
             traceback.print_exc()
@@ -148,6 +148,7 @@ def _parser() -> Parser:
     parser.flag("--token-file", metavar="FILE", help="file with the bearer token that clients must send")
     parser.flag("--openenv-token-file", metavar="FILE", help="file with the OpenEnv server's token")
     parser.flag("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
+    parser.flag("--log-format", choices=("text", "json"), default="text", help="how it is logged, on stderr")
     parser.flag("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -235,12 +236,11 @@ def _metrics(text: str) -> frozenset[str]:
     return names
 
 
-def set_up_logging(level: str) -> None:
-    number = getattr(logging, level.upper())
-    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn.error").addFilter(_not_of_cut_answers)
-    for noisy in ("uvicorn.error", "websockets"):
-        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+def set_up_logging(level: str, form: str = "text") -> None:
+    console.set_up_logging(level, form)
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addFilter(_not_of_cut_answers)
+    uvicorn_log.setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
 def _not_of_cut_answers(record: logging.LogRecord) -> bool:

@@ -21,7 +21,7 @@ from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.training.nemo_gym.background import Background
 from agent_env.training.nemo_gym.idle import IdleClock
 from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink
-from agent_env.training.nemo_gym.openenv_replies import Started, TurnReply
+from agent_env.training.nemo_gym.openenv_replies import TurnReply
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.output import cut
 from agent_env.training.nemo_gym.rows import NO_FURTHER_PROMPT
@@ -91,12 +91,13 @@ class Session:
         self._end: TurnReply | None = None
         self._running_tool: str | None = None
         self.failed_tool: str | None = None
-        self._row_fault: WireError | None = None
-        self._placed = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._row_fault: str | None = None
+        loop = asyncio.get_running_loop()
+        self._placed: asyncio.Future[None] = loop.create_future()
+        self._ready: asyncio.Future[None] = loop.create_future()
         self._lock = asyncio.Lock()
         self._verifying: asyncio.Task[Verdict] | None = None
-        self._start_task = ground.background.start(self._start())
+        self._starting: asyncio.Task[None] | None = ground.background.start(self._start())
 
     @property
     def task(self) -> str:
@@ -109,11 +110,11 @@ class Session:
     async def placed(self) -> None:
         """Returns when the episode has its place and has begun to start. Raises what stopped it: EpisodeFailure when
         the environment did, WireError when the row is wrong."""
-        await self._placed.wait()
+        await asyncio.wait({self._placed})
         if self._row_fault is not None:
-            raise self._row_fault
+            raise WireError(self._row_fault, 409)
         if self.failure is not None:
-            raise self.failure
+            raise EpisodeFailure(self.failure.kind, self.failure.reason)
 
     async def call(self, tool: str, arguments: str) -> ToolText:
         return await self._ground.background.finish(self._call(tool, arguments))
@@ -128,48 +129,58 @@ class Session:
 
     def fail(self, kind: FailureKind, reason: str) -> None:
         """Ends the session where it stands and gives its place back. What was decided before stays."""
-        self._fail(EpisodeFailure(kind, reason))
+        if self.failure is None and self._end is None and self.verdict is None:
+            self.failure = EpisodeFailure(kind, _one_line(reason))
+            self.state = State.FAILED
+            self.failed_tool = self._running_tool
+            where = f" in the tool {self._running_tool}" if self._running_tool else ""
+            log.info("session %s of %s failed%s: %s", self.id, self.task, where, self.failure)
+        _set(self._placed)
+        _set(self._ready)
+        self._release()
 
     # the start
 
     async def _start(self) -> None:
+        try:
+            tools = await self._open()
+            self._toolset = self._ground.toolsets.of(self.row, tools, self._turns)
+            self.state = State.PLAYING
+            _set(self._ready)
+        except WireError as fault:
+            self._row_fault = str(fault)
+            self.fail(FailureKind.CANCELLED, f"the row is wrong: {fault}")
+        except EpisodeFailure as failure:
+            self.fail(failure.kind, failure.reason)
+        except Exception as error:
+            log.exception("session %s of %s could not start", self.id, self.task)
+            self.fail(FailureKind.ENV_PROTOCOL_ERROR, f"internal error: {error!r}")
+        finally:
+            self._starting = None
+
+    async def _open(self) -> list[dict[str, Json]]:
+        """The env's tools, once it is ready."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        try:
-            link, started, server = await self._ground.upstream.open(self.row)
-            self._take(link, started, server)
-            self.wait_s = loop.time() - began
-            self._ground.tally.waited(self.wait_s)
-            if started.task is not None:
-                check_name(self.row, started.task)
-            self.state = State.STARTING
-            self._placed.set()
-            log.info("session %s plays %s, after %.2f s for its place", self.id, self.task, self.wait_s)
-            self._toolset = self._ground.toolsets.of(self.row, await link.tools(self._options.start_limit), self._turns)
-        except WireError as fault:
-            self._row_fault = fault
-            self._fail(EpisodeFailure(FailureKind.CANCELLED, f"the row is wrong: {fault}"))
-        except EpisodeFailure as failure:
-            self._fail(failure)
-        else:
-            if self.state is State.STARTING:
-                self.state = State.PLAYING
-            self._ready.set()
-
-    def _take(self, link: EpisodeLink, started: Started, server: Server) -> None:
-        self._link, self._server, self._turns = link, server, started.turns
-        server.sessions += 1
+        link, started, self._server = await self._ground.upstream.open(self.row)
+        self._link, self._turns = link, started.turns
+        self.wait_s = loop.time() - began
+        self._ground.tally.waited(self.wait_s)
         self._ground.toolsets.check_digest(started.digest)
+        if started.task is not None:
+            check_name(self.row, started.task)
+        self.state = State.STARTING
+        _set(self._placed)
+        log.info("session %s plays %s, after %.2f s for its place", self.id, self.task, self.wait_s)
+        return await link.tools(self._options.start_limit)
 
     async def _until_ready(self) -> None:
         """Waits for a start under way as long as a client can be kept waiting; past that the episode has failed."""
-        if self._ready.is_set():
+        if self._ready.done():
             return
         wait = self._options.ready_wait
-        try:
-            async with asyncio.timeout(wait):
-                await self._ready.wait()
-        except TimeoutError:
+        await asyncio.wait({self._ready}, timeout=wait)
+        if not self._ready.done():
             self.fail(FailureKind.DEPLOY_TIMEOUT, f"the env was not ready after {wait:g} s (--ready-wait)")
 
     async def _turn_to_work(self) -> bool:
@@ -204,7 +215,7 @@ class Session:
         try:
             reply = await link.call(name, arguments, self._options.tool_limit)
         except EpisodeFailure as failure:
-            self._fail(failure)
+            self.fail(failure.kind, failure.reason)
             return ToolText(self._why_not())
         finally:
             self._running_tool = None
@@ -220,7 +231,7 @@ class Session:
         try:
             reply = await self._next_turn(link, response, self._options.longest_answer - self._options.ready_wait)
         except EpisodeFailure as failure:
-            self._fail(failure)
+            self.fail(failure.kind, failure.reason)
             return ToolText(self._why_not())
         return ToolText(NO_FURTHER_PROMPT if reply.done else cut(reply.text, self._options.max_output))
 
@@ -245,16 +256,11 @@ class Session:
     # the verdict
 
     async def _verify(self, final_text: str) -> Verdict:
-        if await self._turn_to_work():
-            try:
-                await self._until_ready()
-                if self._link is not None and self.state is State.PLAYING:
-                    await self._play_out(self._link, final_text)
-            finally:
-                self._lock.release()
-        else:
-            running = self._running_tool or "of the rollout"
-            self.fail(FailureKind.TOOL_TIMEOUT, f"the tool call {running} was still running when it was verified")
+        try:
+            await self._end_episode(final_text)
+        except Exception as error:
+            log.exception("session %s of %s could not be verified", self.id, self.task)
+            self.fail(FailureKind.VERIFIER_ERROR, f"internal error: {error!r}")
         toolset = self._toolset
         played = Verdict(
             episode_id=self.id,
@@ -263,8 +269,21 @@ class Session:
             timings={"wait_s": round(self.wait_s, 4)},
         )
         self.verdict = decide(self._end, self.failure, played)
+        self._verifying = None
         self._release()
         return self.verdict
+
+    async def _end_episode(self, final_text: str) -> None:
+        if not await self._turn_to_work():
+            running = self._running_tool or "of the rollout"
+            self.fail(FailureKind.TOOL_TIMEOUT, f"the tool call {running} was still running when it was verified")
+            return
+        try:
+            await self._until_ready()
+            if self._link is not None and self.state is State.PLAYING:
+                await self._play_out(self._link, final_text)
+        finally:
+            self._lock.release()
 
     async def _play_out(self, link: EpisodeLink, final_text: str) -> None:
         """Ends the open turn with the reply, those after it with an empty one."""
@@ -278,25 +297,14 @@ class Session:
                 response = ""
             raise EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"the episode goes on after {_MOST_TURNS} turns")
         except EpisodeFailure as failure:
-            self._fail(failure)
+            self.fail(failure.kind, failure.reason)
 
     # the end
 
-    def _fail(self, failure: EpisodeFailure) -> None:
-        if self.failure is None and self._end is None and self.verdict is None:
-            self.failure = EpisodeFailure(failure.kind, _one_line(failure.reason))
-            self.state = State.FAILED
-            self.failed_tool = self._running_tool
-            where = f" in the tool {self._running_tool}" if self._running_tool else ""
-            log.info("session %s of %s failed%s: %s", self.id, self.task, where, self.failure)
-        self._placed.set()
-        self._ready.set()
-        self._release()
-
     def _release(self) -> None:
         """Gives the place back. The episode's teardown is the OpenEnv server's, and nobody waits for it here."""
-        if self._start_task is not asyncio.current_task():
-            self._start_task.cancel()
+        if self._starting is not None and self._starting is not asyncio.current_task():
+            self._starting.cancel()
         link, self._link = self._link, None
         if link is None:
             return
@@ -304,6 +312,11 @@ class Session:
             self._server.sessions -= 1
         self._ground.tally.ended()
         self._ground.background.start(link.close())
+
+
+def _set(event: asyncio.Future[None]) -> None:
+    if not event.done():
+        event.set_result(None)
 
 
 def _one_line(reason: str) -> str:

@@ -25,24 +25,34 @@ _MOST_NAMES = 100_000
 
 
 class Server:
-    """One OpenEnv server. `ours` is None until it has answered."""
+    """One OpenEnv server."""
 
     def __init__(self, url: str, env: str, options: ServeOptions) -> None:
         self.url = url.rstrip("/")
         self.sessions = 0
+        """Those that play there or wait for a place."""
         self.trouble_at = float("-inf")
         """When it last took no session."""
         self._env = env
         self._options = options
         self._ours: bool | None = None
+        self._places = 1
+        self._asking = asyncio.Lock()
         self._names: dict[tuple[str, int], str] = {}
 
     async def ours(self) -> bool:
         """Whether the server is one of ours: those tell their capacity, and answer a reset before the env is ready."""
-        if self._ours is None:
-            status, body = await fetch(self.url, "GET", "/capacity", token=self._options.openenv_token)
-            self._ours = status == 200 and isinstance(body, dict) and "places" in body
-        return self._ours
+        async with self._asking:
+            if self._ours is None:
+                status, body = await fetch(self.url, "GET", "/capacity", token=self._options.openenv_token)
+                places = body.get("places") if status == 200 and isinstance(body, dict) else None
+                self._ours = isinstance(places, int) and places > 0
+                self._places = places if isinstance(places, int) and places > 0 else 1
+            return self._ours
+
+    @property
+    def load(self) -> float:
+        return self.sessions / self._places
 
     def forget(self) -> None:
         """The server went away: another may come back in its place."""
@@ -134,11 +144,20 @@ class Upstream:
             self._servers,
             key=lambda server: (
                 server.trouble_at if now - server.trouble_at < _LONGEST_PAUSE else 0.0,
-                server.sessions,
+                server.load,
             ),
         )
 
     async def _place(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
+        """The server counts the session from here on, until the session says that it is over."""
+        server.sessions += 1
+        try:
+            return await self._reset(server, row, timeout)
+        except BaseException:
+            server.sessions -= 1
+            raise
+
+    async def _reset(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
         ours = await server.ours()
         name = None if ours else await server.task_name(row)
         if name is not None:
