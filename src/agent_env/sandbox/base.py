@@ -11,7 +11,8 @@ A *bare* sandbox runs no server: files are put into it and commands run in it. P
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -152,6 +153,25 @@ class MapsPaths(Protocol):
 def path_inside(sandbox: Sandbox, path: str) -> str:
     """The path under which processes of the sandbox see what `put(path)` wrote."""
     return sandbox.path(path) if isinstance(sandbox, MapsPaths) else path
+
+
+@runtime_checkable
+class Exposes(Protocol):
+    """A sandbox that no other process of this host can reach unless it is asked to."""
+
+    def expose(self) -> AbstractAsyncContextManager[str]:
+        """The base URL, which works for as long as the context."""
+        ...
+
+
+@asynccontextmanager
+async def exposed(sandbox: Sandbox) -> AsyncIterator[str]:
+    """The base URL for other processes of this host, for a phase."""
+    if isinstance(sandbox, Exposes):
+        async with sandbox.expose() as url:
+            yield url
+    else:
+        yield sandbox.url
 
 
 @runtime_checkable

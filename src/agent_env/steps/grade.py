@@ -12,6 +12,7 @@ from agent_env.bundle import Artifact, Bundle, Step
 from agent_env.env.failures import death, settled_state
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.grading.scores import score_rows
+from agent_env.sandbox.base import exposed
 from agent_env.steps.context import DeployedEnv, PromptRecord, RunContext, Verification
 from agent_env.steps.deploy import not_deployed
 from agent_env.steps.prompt import no_prompt
@@ -92,13 +93,14 @@ class EnvOutcomeVerifier(GraderStep):
         context.spent("verify_s", time.monotonic() - started)
 
     async def _verify(self, step: Step, context: RunContext, deployed: DeployedEnv) -> list[Row]:
-        return await context.grader_of(deployed.env).verify(
-            grader_file(context.bundle.artifacts[self.file_artifact_id]),
-            f"{deployed.sandbox.url}/mcp",
-            run_record(context.prompts, self.prompt_id),
-            step_id=step.id,
-            timeout=context.deadlines.verify,
-        )
+        async with exposed(deployed.sandbox) as url:
+            return await context.grader_of(deployed.env).verify(
+                grader_file(context.bundle.artifacts[self.file_artifact_id]),
+                f"{url}/mcp",
+                run_record(context.prompts, self.prompt_id),
+                step_id=step.id,
+                timeout=context.deadlines.verify,
+            )
 
 
 async def _excused(failure: EpisodeFailure, step: Step, deployed: DeployedEnv) -> str:
