@@ -225,7 +225,8 @@ async def test_closing_a_session_that_waits_for_its_place_answers_its_seed() -> 
         seeding = asyncio.create_task(b.rollout().post("/seed_session", typed()))
         await until(lambda: b.app.sessions.waiting == 1)
         await b.rollout().post("/close_session", closing())
-        assert (await seeding).status_code == 200
+        answer = await seeding
+        assert (answer.status_code, "closed" in answer.json()["detail"]) == (409, True)
         assert b.stub.resets == [("train", 0)] * 2
         await until(lambda: b.stub.sessions == 1)
         await first.verify()

@@ -57,3 +57,5 @@ def test_the_summary_names_each_kind() -> None:
         "seeded 6, verified 3, masked 2 (tool_timeout 1, capacity 1), reclaimed 1, closed 0, refused 0, "
         "open at the end 0, longest wait 2.5 s"
     )
+    tally.abandoned, tally.unknown = 2, 1
+    assert tally.summary(0).endswith(", 2 left before their seed's answer, 1 verified without a session")

@@ -120,6 +120,10 @@ class Sessions:
         except TimeoutError:
             session.fail(FailureKind.CAPACITY, f"waited {self._options.seed_wait:g} s for a place (--seed-wait)")
             await session.placed()
+        except EpisodeFailure:
+            if self._fates.get(session) is Fate.CLOSED:
+                raise WireError("the session was closed while its seed waited", 409) from None
+            raise
         finally:
             session.seeders -= 1
 

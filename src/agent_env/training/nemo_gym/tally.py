@@ -69,11 +69,15 @@ class Tally:
     def summary(self, open_sessions: int) -> str:
         kinds = ", ".join(f"{kind.value} {count}" for kind, count in self.masked.most_common())
         masked = f"{self.masked.total()} ({kinds})" if kinds else "0"
+        odd = [f", {count} {what}" for count, what in self._oddities() if count]
         return (
             f"seeded {self.seeded}, verified {self.verified}, masked {masked}, "
             f"reclaimed {self.reclaimed}, closed {self.closed}, refused {self.refused}, "
-            f"open at the end {open_sessions}, longest wait {self.longest_wait:.1f} s"
+            f"open at the end {open_sessions}, longest wait {self.longest_wait:.1f} s" + "".join(odd)
         )
+
+    def _oddities(self) -> list[tuple[int, str]]:
+        return [(self.abandoned, "left before their seed's answer"), (self.unknown, "verified without a session")]
 
     def report(self) -> dict[str, Json]:
         return {
