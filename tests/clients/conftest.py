@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from clients.chain import Chain, chain
+from clients.gym_servers import Place
+from clients.nemo_gym_venv import ClientMissing as NemoGymMissing
+from clients.nemo_gym_venv import NemoGym, ensure_nemo_gym
 from clients.verifiers_venv import ClientMissing, VerifiersClient, ensure_client
 from requirements import absent
 
@@ -17,6 +20,20 @@ def verifiers_client() -> VerifiersClient:
         return ensure_client()
     except ClientMissing as error:
         absent("verifiers", str(error))
+
+
+@pytest.fixture(scope="session")
+def nemo_gym() -> NemoGym:
+    try:
+        return ensure_nemo_gym()
+    except NemoGymMissing as error:
+        absent("nemo-gym", str(error))
+
+
+@pytest.fixture
+def place(nemo_gym: NemoGym, tmp_path: Path) -> Place:
+    """Where NeMo Gym's processes of this test run."""
+    return Place.make(nemo_gym, tmp_path / "nemo-gym")
 
 
 @pytest.fixture(scope="session")

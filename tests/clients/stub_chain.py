@@ -11,22 +11,14 @@ from clients.chain import GYM, Server, start_server
 from clients.in_thread import serving
 from stubs.stub_openenv import TOOLS, StubOpenEnv
 
-_CONFIG = """\
-{name}:
-  resources_servers:
-    {name}:
-      agent_env: {{format: 1, openenv_url: "{url}", env: "{env}"}}
-"""
+from agent_env.training.nemo_gym import template
 
 
 @contextmanager
 def stub_chain(stub: StubOpenEnv, place: Path, *serve_flags: str) -> Iterator[Server]:
     """The resources server, with every session's episode gone at the end."""
-    folder = place / "stub_v1"
-    (folder / "configs").mkdir(parents=True)
     with serving(stub) as url:
-        config = _CONFIG.format(name="stub_v1", url=url, env=stub.env)
-        (folder / "configs" / "stub_v1.yaml").write_text(config)
+        folder = stub_folder(stub, url, place)
         server = start_server(place / "serve.log", GYM, "serve", str(folder), "--port=0", *serve_flags)
         try:
             yield server
@@ -35,11 +27,34 @@ def stub_chain(stub: StubOpenEnv, place: Path, *serve_flags: str) -> Iterator[Se
     assert stub.running == 0, "an episode was left behind"
 
 
+def stub_folder(stub: StubOpenEnv, url: str, place: Path) -> Path:
+    """What the writer would write for the stub, without its data."""
+    folder = place / "gym-root" / "resources_servers" / "stub_v1"
+    folder.mkdir(parents=True)
+    server = template.Server(
+        name=folder.name,
+        path=str(folder),
+        openenv_url=url,
+        env=stub.env,
+        digest=stub.digest,
+        aliases={},
+        splits=stub.splits,
+    )
+    template.render(server, folder)
+    return folder
+
+
 def stub_rows(prompts: Sequence[str]) -> list[dict[str, Any]]:
     """One row of the split `train` for each prompt, with the stub's tools."""
     tools = [
-        {"type": "function", "name": t["name"], "description": t["description"], "parameters": t["input_schema"]}
-        for t in TOOLS
+        {
+            "type": "function",
+            "name": tool["name"],
+            "description": tool["description"],
+            "parameters": tool["input_schema"],
+            "strict": False,
+        }
+        for tool in TOOLS
     ]
     return [
         {
