@@ -14,6 +14,7 @@ from docker.errors import DockerException
 from requirements import absent
 
 from agent_env.sandbox.docker import DockerProvider
+from agent_env.sandbox.netns import can_enter_namespaces
 
 TEST_LABEL = "agent-env.test"
 BASE_IMAGES = ("agent-env-test-base:latest", "python:3.12-slim")
@@ -55,6 +56,13 @@ def mark(api: docker.APIClient) -> Iterator[str]:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for env sources: the same for the whole session, so that an image is built once."""
     return tmp_path_factory.mktemp("bundle") / "envs"
+
+
+@pytest.fixture
+def by_netns() -> None:
+    """For tests of what only root on Linux can do."""
+    if not can_enter_namespaces():
+        absent("netns", "entering a container's network namespace needs root on Linux")
 
 
 @pytest.fixture

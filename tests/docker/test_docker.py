@@ -34,6 +34,7 @@ def having(base: Env, **settings: Any) -> Env:
     return replace(base, settings=replace(base.settings, **settings))
 
 
+@pytest.mark.usefixtures("by_netns")
 async def test_the_container_is_hardened_and_labelled(
     api: docker.APIClient, provider: DockerProvider, env: Env
 ) -> None:
@@ -281,6 +282,7 @@ async def test_a_command_that_cannot_be_started_is_seen_as_a_crash(provider: Doc
         await sandbox.stop()
 
 
+@pytest.mark.usefixtures("by_netns")
 async def test_from_a_pid_namespace_of_its_own_another_way_is_taken(
     options: dict[str, Any], env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,10 +34,13 @@ async def test_docker_conforms(
     way: str,
     base_image: str,
     mark: str,
+    request: pytest.FixtureRequest,
     sources: Path,
     whats_there: Callable[[], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if way == "netns":
+        request.getfixturevalue("by_netns")
     monkeypatch.setenv("CONFORMANCE_BASE", base_image)
     monkeypatch.setenv("CONFORMANCE_MARK", mark)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

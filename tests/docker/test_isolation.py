@@ -24,7 +24,7 @@ from agent_env.sandbox.conformance_checks import ask
 from agent_env.sandbox.docker import DockerProvider
 from agent_env.sandbox.docker_sandbox import DockerSandbox
 
-pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+pytestmark = [pytest.mark.anyio, pytest.mark.docker, pytest.mark.usefixtures("by_netns")]
 
 OUTSIDE = "10.213.77.2"
 OUR_SIDE = "10.213.77.1"
