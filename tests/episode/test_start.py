@@ -11,6 +11,7 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle
 from agent_env.bundle import Bundle
 from agent_env.episode import EpisodeError, EpisodeFailure, EpisodeSpec, Runtime
 from agent_env.errors import ConfigError, FailureKind
+from agent_env.sandbox.fork import Isolating
 from agent_env.sandbox.process import ProcessProvider
 
 pytestmark = pytest.mark.integration
@@ -35,9 +36,10 @@ async def test_an_episode_needs_nothing_but_the_name_of_a_sandbox(bundle: Bundle
     await turn.end("done")
     assert await episode.result() == {"grade": 0.5}
     assert episode.finished
-    provider = episode._runtime.provider
-    assert isinstance(provider, ProcessProvider)
-    assert not provider._sandboxes
+    isolating = episode._runtime.provider
+    assert isinstance(isolating, Isolating)
+    assert isinstance(isolating.provider, ProcessProvider)
+    assert not isolating.provider._sandboxes
 
 
 @pytest.mark.anyio

@@ -20,7 +20,12 @@ Sandbox = Annotated[
 ]
 BuildArg = Annotated[
     list[str] | None,
-    typer.Option("--build-arg", metavar="KEY=VALUE", help="For docker builds, such as BASE_IMAGE=...; repeatable."),
+    typer.Option(
+        "--build-arg",
+        envvar="AGENT_ENV_BUILD_ARG",
+        metavar="KEY=VALUE",
+        help="For docker builds, such as BASE_IMAGE=...; repeatable.",
+    ),
 ]
 BuildNetwork = Annotated[
     str | None, typer.Option(envvar="AGENT_ENV_BUILD_NETWORK", help="Network of docker builds, such as host.")
@@ -34,6 +39,14 @@ SandboxImage = Annotated[
         envvar="AGENT_ENV_SANDBOX_IMAGE",
         help="Image of sandboxes without a server, with docker.",
         show_default="python:3.12-slim",
+    ),
+]
+Isolation = Annotated[
+    str | None,
+    typer.Option(
+        envvar="AGENT_ENV_ISOLATION",
+        help="container: a sandbox for each episode; fork: quicker, several in one (docs/isolation.md).",
+        show_default="as each env's agent-env.toml says, else container",
     ),
 ]
 MaxStarting = Annotated[
@@ -60,10 +73,19 @@ LogFormat = Annotated[str, typer.Option(envvar="AGENT_ENV_LOG_FORMAT", help="tex
 
 
 def sandbox_options(
-    build_arg: Sequence[str] | None, build_network: str | None, runtime: str | None, sandbox_image: str | None
+    build_arg: Sequence[str] | None,
+    build_network: str | None,
+    runtime: str | None,
+    sandbox_image: str | None,
+    isolation: str | None = None,
 ) -> dict[str, Any]:
-    """What the flags mean to a sandbox provider. Raises ConfigError."""
-    given = {"build_network": build_network, "runtime": runtime, "sandbox_image": sandbox_image}
+    """What the flags mean to `choose_provider`. Raises ConfigError."""
+    given = {
+        "build_network": build_network,
+        "runtime": runtime,
+        "sandbox_image": sandbox_image,
+        "isolation": isolation,
+    }
     return {
         "build_args": key_values(build_arg or [], "--build-arg"),
         **{name: value for name, value in given.items() if value is not None},

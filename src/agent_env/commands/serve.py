@@ -45,6 +45,14 @@ def serve(
         str | None, typer.Option(envvar="AGENT_ENV_RUNTIME", help="Docker runtime, such as runsc.")
     ] = None,
     sandbox_image: flags.SandboxImage = None,
+    isolation: flags.Isolation = None,
+    warm: Annotated[
+        str,
+        typer.Option(
+            envvar="AGENT_ENV_WARM",
+            help="Sandboxes of each env kept ready: a number, or auto: as many as were of use of late.",
+        ),
+    ] = "auto",
     reward: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +97,8 @@ def serve(
 
       agent-env serve bundles/gridsim-v1 --port 0 --sandbox process --max-concurrent-envs 96
 
+      agent-env serve bundles/gridsim-v1 --isolation fork --warm 4
+
       agent-env serve bundles/gridsim-v1 --sandbox docker --build-arg BASE_IMAGE=python:3.13-slim
     """
     set_up_logging(log_level, log_format)
@@ -120,6 +130,8 @@ def serve(
             verify_timeout=verify_timeout,
             teardown_timeout=teardown_timeout,
             turn_timeout=turn_timeout,
+            isolation=isolation,
+            warm=warm,
             sandbox_options=options,
         )
         run_app(app, sock, f"serving {bundle}")

@@ -51,19 +51,22 @@ class NotReady(Exception):
     """What answered is no card (yet)."""
 
 
-async def wait_ready(sandbox: Sandbox, *, timeout: float, expected_name: str | None = None) -> Card:
+async def wait_ready(
+    sandbox: Sandbox, *, timeout: float, expected_name: str | None = None, http: EnvHttp | None = None
+) -> Card:
     """Ask for the card until it comes.
 
     Args:
         timeout: seconds from now.
         expected_name: the name it must carry.
+        http: what to ask with; it stays open.
 
     Raises:
         EpisodeFailure: DEPLOY_TIMEOUT with the last reason; ENV_CRASHED, PROVIDER_OOM_KILLED or SANDBOX_LOST as soon
             as its process is gone; DEPLOY_FAILED when it carries another name.
     """
     last = "it was not asked yet"
-    http = EnvHttp(sandbox)
+    given, http = http, http or EnvHttp(sandbox)
     pause = _FIRST_PAUSE
     started = time.monotonic()
     try:
@@ -86,7 +89,8 @@ async def wait_ready(sandbox: Sandbox, *, timeout: float, expected_name: str | N
         reason = f"the env was not ready after {timeout:g} s: {last}{await last_lines(sandbox)}"
         raise EpisodeFailure(FailureKind.DEPLOY_TIMEOUT, reason) from None
     finally:
-        await http.aclose()
+        if given is None:
+            await http.aclose()
     if expected_name is not None and card.name != expected_name:
         raise EpisodeFailure(
             FailureKind.DEPLOY_FAILED, f"the env's card is named {card.name!r}, the bundle calls it {expected_name!r}"

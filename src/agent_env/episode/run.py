@@ -63,6 +63,7 @@ class Episode:
             bundle=bundle,
             provider=runtime.provider,
             prepared=runtime.prepared,
+            pool=runtime.pool,
             starting=runtime.capacity.starting,
             grader=runtime.grader,
             grader_of=runtime.graders.of,

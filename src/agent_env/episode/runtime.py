@@ -6,16 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 from agent_env.bundle import Env
+from agent_env.env.opening import OpenEnv, open_env
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.grading.judge import Judge
 from agent_env.grading.pool import GraderPool
 from agent_env.grading.pools import GraderPools
 from agent_env.limits import Deadlines
-from agent_env.sandbox.base import Prepared, SandboxProvider
+from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
+from agent_env.sandbox.demand import Warm
+from agent_env.sandbox.pool import WarmPool
 from agent_env.steps.deploy import DEPLOYABLE
 
 if TYPE_CHECKING:
@@ -41,9 +45,12 @@ class Runtime:
         deadlines: Deadlines | None = None,
         prepared: Mapping[str, Prepared] | None = None,
         close_provider: bool = True,
+        warm: Warm | None = None,
     ) -> None:
+        """`warm`: spares to keep from `keep_warm` on; none by default."""
         self.provider = provider
         self.capacity = capacity or Capacity(8)
+        self.pool: WarmPool[OpenEnv] = WarmPool(provider, self.capacity, self._open, warm)
         self.graders = GraderPools(grader)
         self.judge = judge or Judge()
         self.deadlines = deadlines or Deadlines()
@@ -87,6 +94,13 @@ class Runtime:
                 self.prepared[env.digest] = await self.provider.prepare(env)
         await self.graders.prepare(env for env in envs if env.type == DEPLOYABLE)
 
+    def keep_warm(self) -> None:
+        """Start sandboxes ahead of need, of every env that is prepared by now."""
+        self.pool.begin(prepared for prepared in self.prepared.values() if prepared.env.type == DEPLOYABLE)
+
+    async def _open(self, sandbox: Sandbox, env: Env) -> OpenEnv:
+        return await open_env(sandbox, env, timeout=min(env.settings.start_timeout or inf, self.deadlines.deploy))
+
     async def check_provider(self) -> None:
         """Raises `EpisodeFailure` when the provider can't start anything; asks it at most every few seconds."""
         now = time.monotonic()
@@ -107,6 +121,7 @@ class Runtime:
         for episode in episodes:
             episode.begin_abandon("the server was stopped", FailureKind.SERVER_SHUTDOWN)
         await asyncio.gather(*(episode.closed() for episode in episodes))
+        await self.pool.aclose()
         await self.graders.aclose()
         await self.judge.aclose()
         if self._close_provider:

@@ -19,9 +19,10 @@ from agent_env.errors import ConfigError
 from agent_env.openenv.catalog import Catalog, Reward
 from agent_env.openenv.hub import Hub
 from agent_env.openenv.socket import ReadAhead
-from agent_env.sandbox import choose_provider
+from agent_env.sandbox import Isolating, choose_provider
 from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
+from agent_env.sandbox.demand import Warm
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -43,13 +44,16 @@ def build_app(
     verify_timeout: float = Deadlines.verify,
     teardown_timeout: float = Deadlines.teardown,
     turn_timeout: float | None = None,
+    isolation: str | None = None,
+    warm: int | str = "auto",
     sandbox_options: Mapping[str, Any] | None = None,
 ) -> FastAPI:
     """Serve every task of a bundle as an OpenEnv environment.
 
     `bundle` is a folder (split `all` plus one per eval), or a mapping of split to folder. `reward` picks the reward of
     tasks with several scores: a step id, or a function of the scores by step id. `sandbox` is `docker`, `process`,
-    `auto` (the default: Docker where its daemon answers) or a provider. Times are seconds.
+    `auto` (the default: Docker where its daemon answers) or a provider. `isolation` is `container` or `fork` for every
+    env, else each one's agent-env.toml says; `warm` is how many spares to keep of each env. Times are seconds.
 
     Reads the bundle and builds what its envs and graders need before it returns; episodes start when the app runs.
 
@@ -62,8 +66,10 @@ def build_app(
     """
     if max_concurrent_envs < 1 or queue < 0 or (max_starting is not None and max_starting < 1):
         raise ConfigError("max_concurrent_envs and max_starting must be at least 1, queue at least 0")
+    spares = Warm.parse(warm, max_concurrent_envs)
     catalog = Catalog.load(bundle, reward)
-    provider_name, prepared = _blocking(functools.partial(_prepare, catalog, sandbox, dict(sandbox_options or {})))
+    options = {**(sandbox_options or {}), "isolation": isolation}
+    provider_name, prepared = _blocking(functools.partial(_prepare, catalog, sandbox, options))
     deadlines = Deadlines(
         deploy=deploy_timeout,
         load=load_timeout,
@@ -75,10 +81,11 @@ def build_app(
 
     async def runtime() -> Runtime:
         made = Runtime(
-            await _provider(sandbox if isinstance(sandbox, SandboxProvider) else provider_name, sandbox_options),
+            await _provider(sandbox if isinstance(sandbox, SandboxProvider) else provider_name, options),
             capacity=Capacity(max_concurrent_envs, max_starting, queue),
             deadlines=deadlines,
             prepared=prepared,
+            warm=spares,
         )
         await made.graders.prepare(catalog.envs)
         return made
@@ -90,7 +97,7 @@ async def _prepare(
     catalog: Catalog, sandbox: str | SandboxProvider | None, options: dict[str, Any]
 ) -> tuple[str, dict[str, Prepared]]:
     provider = await _provider(sandbox, options)
-    runtime = Runtime(provider, close_provider=provider is not sandbox)
+    runtime = Runtime(provider, close_provider=not isinstance(sandbox, SandboxProvider))
     try:
         await runtime.prepare_tasks(catalog.plans)
     finally:
@@ -98,10 +105,10 @@ async def _prepare(
     return provider.name, runtime.prepared
 
 
-async def _provider(sandbox: str | SandboxProvider | None, options: Mapping[str, Any] | None) -> SandboxProvider:
+async def _provider(sandbox: str | SandboxProvider | None, options: Mapping[str, Any]) -> SandboxProvider:
     if isinstance(sandbox, SandboxProvider):
-        return sandbox
-    return await choose_provider(sandbox or "auto", **(options or {}))
+        return sandbox if isinstance(sandbox, Isolating) else Isolating(sandbox, options["isolation"])
+    return await choose_provider(sandbox or "auto", **options)
 
 
 def _app(hub: Hub, sessions: int) -> FastAPI:

@@ -45,6 +45,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._runtime = await self._make_runtime()
         await self._reap(self._runtime)
+        self._runtime.keep_warm()
         self._reaper = asyncio.create_task(self._keep_reaping(self._runtime))
 
     async def _keep_reaping(self, runtime: Runtime) -> None:

@@ -8,9 +8,11 @@ from importlib.metadata import entry_points
 
 from agent_env.errors import ConfigError, EpisodeFailure
 from agent_env.sandbox.base import ExecResult, Prepared, Sandbox, SandboxProvider, SandboxSpec, SandboxState
+from agent_env.sandbox.fork import Isolating
 
 __all__ = [
     "ExecResult",
+    "Isolating",
     "Prepared",
     "Sandbox",
     "SandboxProvider",
@@ -41,16 +43,17 @@ def provider(name: str, **options: object) -> SandboxProvider:
         return made
     others = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if name in others:
-        made = others[name].load()(**options)
-        return made
+        found: SandboxProvider = others[name].load()(**options)
+        return found
     known = ", ".join(["auto", "docker", "process", *sorted(others)])
     raise ConfigError(f"sandbox {name!r} is not known; there are: {known}")
 
 
-async def choose_provider(name: str = "auto", **options: object) -> SandboxProvider:
+async def choose_provider(name: str = "auto", isolation: str | None = None, **options: object) -> Isolating:
     """The provider of that name, asked whether it works; `auto` is docker where the daemon answers, else process.
 
     Args:
+        isolation: "container" or "fork" for every env; None: as each env's agent-env.toml says.
         options: passed to docker, and to providers of third parties.
 
     Raises:
@@ -58,15 +61,15 @@ async def choose_provider(name: str = "auto", **options: object) -> SandboxProvi
         EpisodeFailure: PROVIDER_UNAVAILABLE, it was named and can't start anything now.
     """
     if name != "auto":
-        chosen = provider(name, **options)
+        chosen = Isolating(provider(name, **options), isolation)
         await _checked(chosen)
         return chosen
     try:
-        docker = provider("docker", **options)
+        docker = Isolating(provider("docker", **options), isolation)
         await _checked(docker)
     except (EpisodeFailure, ConfigError, ImportError) as reason:
         log.info("sandbox: process, because Docker can't be used: %s", reason)
-        return await choose_provider("process")
+        return await choose_provider("process", isolation)
     log.info("sandbox: docker")
     return docker
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_env.bundle import Bundle, Env
 from agent_env.env.card import Card
 from agent_env.env.http import EnvHttp
+from agent_env.env.opening import OpenEnv
 from agent_env.env.tools import Tool
 from agent_env.errors import EpisodeFailure
 from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
+from agent_env.sandbox.pool import WarmPool
 from agent_env.steps.access import ToolAccess
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ class RunContext:
     provider: SandboxProvider
     prepared: Mapping[str, Prepared]
     """by env digest"""
+    pool: WarmPool[OpenEnv]
+    """gives out sandboxes of envs, started ahead or now"""
     starting: Callable[[], AbstractAsyncContextManager[object]]
     """caps how many sandboxes start at once"""
     grader: Grader

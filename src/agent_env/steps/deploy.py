@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from agent_env.bundle import Bundle, Step
-from agent_env.env.card import wait_ready
-from agent_env.env.http import EnvHttp
 from agent_env.errors import EpisodeFailure, FailureKind
-from agent_env.sandbox.base import SandboxSpec
 from agent_env.steps.context import Agent, DeployedEnv, RunContext
 from agent_env.steps.registry import Phase, StepModel, register
 
@@ -64,18 +61,16 @@ class DeployEnv(StepModel):
         limit = context.deadlines.deploy
         try:
             async with asyncio.timeout(limit):
-                async with context.starting():
-                    sandbox = await context.provider.start(
-                        SandboxSpec(prepared=context.prepared[env.digest], episode=context.episode_id)
-                    )
-                    context.sandboxes.append(sandbox)
-                    ready_within = min(env.settings.start_timeout or limit, limit)
-                    card = await wait_ready(sandbox, timeout=ready_within, expected_name=env.environment_name)
+                ready = await context.pool.take(
+                    context.prepared[env.digest], context.episode_id, context.sandboxes.append
+                )
         except TimeoutError:
             raise EpisodeFailure(
                 FailureKind.DEPLOY_TIMEOUT, f"step {step.id!r}: env {env.name!r} was not ready after {limit:g} s"
             ) from None
-        context.envs[env.name] = DeployedEnv(env=env, sandbox=sandbox, http=EnvHttp(sandbox), card=card)
+        context.envs[env.name] = DeployedEnv(
+            env=env, sandbox=ready.sandbox, http=ready.opened.http, card=ready.opened.card
+        )
         context.env_of_step[step.id] = env.name
         context.spent("deploy_s", time.monotonic() - started)
 
