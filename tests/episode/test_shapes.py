@@ -134,3 +134,16 @@ async def test_of_two_graders_reward_says_which_counts(tmp_path: Path, reward: A
         end = await client.call("end_turn", response="bye")
     assert end["reward"] == pytest.approx(expected)
     assert end["observation"]["scores"] == {"sold": 0.5, "said": 0.3}
+
+
+async def test_a_grader_sees_the_turn_of_the_prompt_that_it_names(tmp_path: Path) -> None:
+    one = {**GRADE, "id": "one", "file_artifact_id": "said", "prompt_id": "ask"}
+    folder = write_shapes(tmp_path / "b")
+    steps: Steps = [ENV, AGENT, ASK, SECOND, one, {**one, "id": "last", "prompt_id": None}]
+    (folder / "tasks" / "named.json").write_text(json.dumps(steps))
+    async with staged(load_bundle(folder)) as start:
+        episode = await start("named")
+        for reply in ("hello", "by"):
+            turn = await episode.next_turn()
+            await turn.end(reply)
+        assert await episode.result() == {"one": 0.5, "last": 0.2}

@@ -126,24 +126,16 @@ def grader_file(artifact: Artifact) -> Path:
 
 
 def run_record(prompts: list[PromptRecord], prompt_id: str | None) -> dict[str, Any] | None:
-    """What a grader's second argument is made of: the turns of the prompt's conversation; None without a prompt."""
+    """What a grader's parameter `run` is made of: the one turn of the graded prompt, by default the last.
+
+    None without a prompt. Other prompts are not part of it (measured on agentenv-framework 0.9.1364).
+    """
     if not prompts:
         return None
-    last = next((p for p in prompts if p.prompt_id == prompt_id), prompts[-1])
-    turns = [p for p in prompts if p.agent_name == last.agent_name]
-    return {
-        "prompt_id": last.prompt_id,
-        "turns": [
-            {
-                "number": number,
-                "message": _message("user", record.prompt, "user", record.sent_at),
-                "reply": None
-                if record.reply is None
-                else _message("agent", record.reply, record.agent_name, record.replied_at),
-            }
-            for number, record in enumerate(turns, start=1)
-        ],
-    }
+    record = next((p for p in prompts if p.prompt_id == prompt_id), prompts[-1])
+    reply = None if record.reply is None else _message("agent", record.reply, record.agent_name, record.replied_at)
+    turn = {"number": 1, "message": _message("user", record.prompt, "user", record.sent_at), "reply": reply}
+    return {"prompt_id": record.prompt_id, "turns": [turn]}
 
 
 def _message(role: str, text: str, author: str, sent_at: float | None) -> dict[str, Any]:
