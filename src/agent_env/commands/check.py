@@ -46,6 +46,7 @@ def check(
     build_network: flags.BuildNetwork = None,
     sandbox_image: flags.SandboxImage = None,
     runtime: flags.RuntimeName = None,
+    isolation: flags.Isolation = None,
     deploy_timeout: flags.DeployTimeout = Deadlines.deploy,
     load_timeout: flags.LoadTimeout = Deadlines.load,
     tool_timeout: flags.ToolTimeout = Deadlines.tool,
@@ -76,7 +77,7 @@ def check(
 
     ground = Ground(
         sandbox=sandbox,
-        options=flags.sandbox_options(build_arg, build_network, runtime, sandbox_image),
+        options=flags.sandbox_options(build_arg, build_network, runtime, sandbox_image, isolation),
         places=concurrency,
         starting=max_starting,
         deadlines=Deadlines(deploy=deploy_timeout, load=load_timeout, tool=tool_timeout, verify=verify_timeout),

@@ -17,9 +17,15 @@ from agent_env.policies import KNOWN
 def run(
     bundle: flags.BundlePath,
     task: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="Run this task; repeatable. Default: every eval's, or all.")
+        list[str] | None,
+        typer.Option(
+            envvar="AGENT_ENV_TASK", metavar="T", help="Run this task; repeatable. Default: every eval's, or all."
+        ),
     ] = None,
-    eval: Annotated[list[str] | None, typer.Option(metavar="E", help="Run the tasks of this eval; repeatable.")] = None,
+    eval: Annotated[
+        list[str] | None,
+        typer.Option(envvar="AGENT_ENV_EVAL", metavar="E", help="Run the tasks of this eval; repeatable."),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +47,12 @@ def run(
     ] = "OPENAI_API_KEY",
     model_arg: Annotated[
         list[str] | None,
-        typer.Option("--model-arg", metavar="KEY=VALUE", help="Field of each request, such as temperature=0.7."),
+        typer.Option(
+            "--model-arg",
+            envvar="AGENT_ENV_MODEL_ARG",
+            metavar="KEY=VALUE",
+            help="Field of each request, such as temperature=0.7; repeatable.",
+        ),
     ] = None,
     max_turns: Annotated[
         int, typer.Option(envvar="AGENT_ENV_MAX_TURNS", help="Model turns a prompt, where the task sets none.", min=1)
@@ -61,8 +72,12 @@ def run(
     build_network: flags.BuildNetwork = None,
     sandbox_image: flags.SandboxImage = None,
     runtime: flags.RuntimeName = None,
+    isolation: flags.Isolation = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every task's record and messages, as JSON Lines.")
+        Path | None,
+        typer.Option(
+            envvar="AGENT_ENV_OUT", metavar="FILE", help="Write every task's record and messages, as JSON Lines."
+        ),
     ] = None,
     deploy_timeout: flags.DeployTimeout = Deadlines.deploy,
     load_timeout: flags.LoadTimeout = Deadlines.load,
@@ -97,7 +112,7 @@ def run(
 
     ground = Ground(
         sandbox=sandbox,
-        options=flags.sandbox_options(build_arg, build_network, runtime, sandbox_image),
+        options=flags.sandbox_options(build_arg, build_network, runtime, sandbox_image, isolation),
         places=concurrency,
         starting=max_starting,
         deadlines=Deadlines(

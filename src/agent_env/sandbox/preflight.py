@@ -48,8 +48,9 @@ async def preflight(provider: SandboxProvider, envs: Sequence[Env], *, places: i
         from agent_env.sandbox.docker import DockerProvider
         from agent_env.sandbox.docker_preflight import docker_findings
 
-        if isinstance(provider, DockerProvider):
-            found += await docker_findings(provider, envs, places)
+        bare = getattr(provider, "provider", provider)  # the one behind `Isolating`
+        if isinstance(bare, DockerProvider):
+            found += await docker_findings(bare, envs, places)
     return found
 
 
