@@ -26,7 +26,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
