@@ -22,6 +22,7 @@ from agent_env.sandbox.fork_command import Launch
 from agent_env.sandbox.fork_ground import DockerGround, Ground, ProcessGround, variables
 from agent_env.sandbox.fork_host import ForkCommand, ForkHost, remove_folders_of_the_dead
 from agent_env.sandbox.fork_sandbox import ForkSandbox
+from agent_env.sandbox.journal import remove_journals_of_the_dead
 from agent_env.sandbox.layout import LOG_NAME, storage_failure
 from agent_env.sandbox.process import LOG_LIMIT, OPEN_FILES, ProcessProvider
 from agent_env.sandbox.variables import resolve_variables
@@ -104,6 +105,7 @@ class Isolating:
 
     async def reap(self) -> int:
         await asyncio.to_thread(remove_folders_of_the_dead)
+        await asyncio.to_thread(remove_journals_of_the_dead)
         return await self.provider.reap()
 
     async def aclose(self) -> None:
