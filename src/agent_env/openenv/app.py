@@ -23,6 +23,7 @@ from agent_env.sandbox import Isolating, choose_provider
 from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.demand import Warm
+from agent_env.sandbox.preflight import announce
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -69,7 +70,7 @@ def build_app(
     spares = Warm.parse(warm, max_concurrent_envs)
     catalog = Catalog.load(bundle, reward)
     options = {**(sandbox_options or {}), "isolation": isolation}
-    provider_name, prepared = _blocking(functools.partial(_prepare, catalog, sandbox, options))
+    provider_name, prepared = _blocking(functools.partial(_prepare, catalog, sandbox, options, max_concurrent_envs))
     deadlines = Deadlines(
         deploy=deploy_timeout,
         load=load_timeout,
@@ -94,11 +95,12 @@ def build_app(
 
 
 async def _prepare(
-    catalog: Catalog, sandbox: str | SandboxProvider | None, options: dict[str, Any]
+    catalog: Catalog, sandbox: str | SandboxProvider | None, options: dict[str, Any], places: int
 ) -> tuple[str, dict[str, Prepared]]:
     provider = await _provider(sandbox, options)
     runtime = Runtime(provider, close_provider=not isinstance(sandbox, SandboxProvider))
     try:
+        await announce(provider, catalog.envs, places=places)
         await runtime.prepare_tasks(catalog.plans)
     finally:
         await runtime.aclose()

@@ -41,22 +41,17 @@ async def preflight(provider: SandboxProvider, envs: Sequence[Env], *, places: i
         await provider.check()
     except EpisodeFailure as failure:
         return [error(provider.name, failure.reason, failure.kind.remedy)]
-    found = [*_files(places), *await asyncio.to_thread(lambda: list(_disk(places))), *_memory(envs)]
-    if provider.name == "process":
-        found += [*_ports(places), *_tasks(places)]
-    elif provider.name == "docker":
-        from agent_env.sandbox.docker import DockerProvider
-        from agent_env.sandbox.docker_preflight import docker_findings
-
-        bare = getattr(provider, "provider", provider)  # the one behind `Isolating`
-        if isinstance(bare, DockerProvider):
-            found += await docker_findings(bare, envs, places)
-    return found
+    return await _look(provider, envs, places)
 
 
 async def announce(provider: SandboxProvider, envs: Sequence[Env], *, places: int) -> None:
-    """Log what `preflight` finds: for servers, which start all the same."""
-    for finding in await preflight(provider, envs, places=places):
+    """Log what `preflight` finds: for servers, which start all the same. Says nothing of a provider that is away, which
+    whoever builds the envs next will say."""
+    try:
+        await provider.check()
+    except EpisodeFailure:
+        return
+    for finding in await _look(provider, envs, places):
         log.log(logging.ERROR if finding.level is Level.ERROR else logging.WARNING, "preflight: %s", finding)
 
 
@@ -72,6 +67,20 @@ async def build(provider: SandboxProvider, envs: Iterable[Env]) -> tuple[dict[st
         except ConfigError as wrong:
             found.append(error(f"envs/{env.name}", str(wrong), "put it right there"))
     return prepared, found
+
+
+async def _look(provider: SandboxProvider, envs: Sequence[Env], places: int) -> list[Finding]:
+    found = [*_files(places), *await asyncio.to_thread(lambda: list(_disk(places))), *_memory(envs)]
+    if provider.name == "process":
+        found += [*_ports(places), *_tasks(places)]
+    elif provider.name == "docker":
+        from agent_env.sandbox.docker import DockerProvider
+        from agent_env.sandbox.docker_preflight import docker_findings
+
+        bare = getattr(provider, "provider", provider)  # the one behind `Isolating`
+        if isinstance(bare, DockerProvider):
+            found += await docker_findings(bare, envs, places)
+    return found
 
 
 def _files(places: int) -> Iterator[Finding]:
