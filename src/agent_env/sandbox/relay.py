@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
 
@@ -29,7 +32,12 @@ class Relay:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as connections:
             while True:
-                near, _ = await loop.sock_accept(self._listener)
+                try:
+                    near, _ = await loop.sock_accept(self._listener)
+                except OSError as error:
+                    # No descriptor is free, most likely: the waiting peer sees its connection closed with the relay.
+                    log.error("relay on port %d: it takes no more connections: %s", self.port, error)
+                    return
                 connections.create_task(self._serve(near))
 
     async def _serve(self, near: socket.socket) -> None:
