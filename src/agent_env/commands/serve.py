@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agent_env.commands import flags
-from agent_env.commands.console import fail, key_values, set_up_logging
+from agent_env.commands.console import fail, set_up_logging
 from agent_env.limits import Deadlines
 
 
 def serve(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: flags.BundlePath,
     host: Annotated[str, typer.Option(envvar="AGENT_ENV_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="AGENT_ENV_PORT", help="Port; 0 takes a free one and prints it.")] = 8200,
     max_concurrent_envs: Annotated[
         int, typer.Option(envvar="AGENT_ENV_MAX_CONCURRENT_ENVS", help="Episodes that run at once.", min=1)
     ] = 8,
-    max_starting: Annotated[
-        int | None,
-        typer.Option(
-            envvar="AGENT_ENV_MAX_STARTING", help="Sandboxes that start at once.", min=1, show_default="core count"
-        ),
-    ] = None,
+    max_starting: flags.MaxStarting = None,
     queue: Annotated[
         int, typer.Option(envvar="AGENT_ENV_QUEUE", help="Resets that may wait for a place, in order.", min=0)
     ] = 1024,
-    sandbox: Annotated[
-        str,
-        typer.Option(
-            envvar="AGENT_ENV_SANDBOX", help="docker, process, or auto: docker where its daemon answers, else process."
-        ),
-    ] = "auto",
-    build_arg: Annotated[
-        list[str] | None,
-        typer.Option("--build-arg", metavar="KEY=VALUE", help="For docker builds, such as BASE_IMAGE=...; repeatable."),
-    ] = None,
-    build_network: Annotated[
-        str | None, typer.Option(envvar="AGENT_ENV_BUILD_NETWORK", help="Network of docker builds, such as host.")
-    ] = None,
-    runtime: Annotated[
-        str | None, typer.Option(envvar="AGENT_ENV_RUNTIME", help="Docker runtime, such as runsc.")
-    ] = None,
+    sandbox: flags.Sandbox = "auto",
+    build_arg: flags.BuildArg = None,
+    build_network: flags.BuildNetwork = None,
     sandbox_image: flags.SandboxImage = None,
+    runtime: flags.RuntimeName = None,
     isolation: flags.Isolation = None,
     warm: Annotated[
         str,
@@ -57,35 +39,19 @@ def serve(
         str | None,
         typer.Option(
             envvar="AGENT_ENV_REWARD",
+            metavar="STEP",
             help="Step whose score is the reward.",
             show_default="the task's single scoring step",
         ),
     ] = None,
-    deploy_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_DEPLOY_TIMEOUT", help="Seconds from start to the env's first answer.")
-    ] = Deadlines.deploy,
-    load_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_LOAD_TIMEOUT", help="Seconds a loading step may take.")
-    ] = Deadlines.load,
-    tool_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_TOOL_TIMEOUT", help="Seconds a tool call may take.")
-    ] = Deadlines.tool,
-    verify_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_VERIFY_TIMEOUT", help="Seconds a grader may take.")
-    ] = Deadlines.verify,
-    teardown_timeout: Annotated[
-        float, typer.Option(envvar="AGENT_ENV_TEARDOWN_TIMEOUT", help="Seconds to remove an episode's sandboxes.")
-    ] = Deadlines.teardown,
-    turn_timeout: Annotated[
-        float | None,
-        typer.Option(
-            envvar="AGENT_ENV_TURN_TIMEOUT", help="Seconds a turn may take.", show_default="each prompt's own"
-        ),
-    ] = None,
-    log_format: Annotated[str, typer.Option(envvar="AGENT_ENV_LOG_FORMAT", help="text or json.")] = "text",
-    log_level: Annotated[
-        str, typer.Option(envvar="AGENT_ENV_LOG_LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+    deploy_timeout: flags.DeployTimeout = Deadlines.deploy,
+    load_timeout: flags.LoadTimeout = Deadlines.load,
+    tool_timeout: flags.ToolTimeout = Deadlines.tool,
+    verify_timeout: flags.VerifyTimeout = Deadlines.verify,
+    teardown_timeout: flags.TeardownTimeout = Deadlines.teardown,
+    turn_timeout: flags.TurnTimeout = None,
+    log_format: flags.LogFormat = "text",
+    log_level: flags.LogLevel = "info",
 ) -> None:
     """Serve every task of a bundle as an OpenEnv environment.
 
@@ -109,13 +75,7 @@ def serve(
     sock = bind(host, port)
     from agent_env.openenv import build_app
 
-    options: dict[str, object] = {"build_args": key_values(build_arg or [], "--build-arg")}
-    if build_network is not None:
-        options["build_network"] = build_network
-    if runtime is not None:
-        options["runtime"] = runtime
-    if sandbox_image is not None:
-        options["sandbox_image"] = sandbox_image
+    options = flags.sandbox_options(build_arg, build_network, runtime, sandbox_image)
     try:
         app = build_app(
             bundle,
