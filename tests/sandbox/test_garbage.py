@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.sandbox.fork_host import folders
 from agent_env.sandbox.garbage import Item, collect
 from agent_env.sandbox.ownership import owner
 from agent_env.sandbox.process import sandboxes_dir
@@ -43,6 +44,15 @@ async def test_a_dead_owners_folder_goes_and_a_live_ones_stays() -> None:
     assert not gone.exists()
     assert kept.exists()
     assert (await collect(dry_run=False)).items == []
+
+
+async def test_folders_of_forks_go_with_their_owner() -> None:
+    gone, kept = folders() / "gone", folders() / "kept"
+    for folder, owned_by in ((gone, dead_owner()), (kept, owner())):
+        folder.mkdir()
+        (folder / "owner").write_text(owned_by)
+    assert (await collect(dry_run=False)).items == [Item("sandbox folder", str(gone))]
+    assert [gone.exists(), kept.exists()] == [False, True]
 
 
 async def test_a_daemon_that_does_not_answer_is_skipped_and_said() -> None:

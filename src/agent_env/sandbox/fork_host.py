@@ -313,13 +313,21 @@ def folders() -> Path:
 
 def remove_folders_of_the_dead() -> None:
     """Blocks."""
+    for folder in folders_of_the_dead():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def folders_of_the_dead() -> list[Path]:
+    """Blocks."""
+    found = []
     for folder in folders().iterdir():
         try:
             state = owner_state((folder / "owner").read_text())
         except OSError:
             continue
         if state == "dead":
-            shutil.rmtree(folder, ignore_errors=True)
+            found.append(folder)
+    return found
 
 
 def _set(future: asyncio.Future[None]) -> None:

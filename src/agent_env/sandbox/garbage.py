@@ -20,6 +20,7 @@ from agent_env.sandbox.docker_config import OWNER_LABEL
 from agent_env.sandbox.docker_daemon import Client, Daemon, is_gone
 from agent_env.sandbox.docker_reap import remove_left_over
 from agent_env.sandbox.firewall import open_bridges
+from agent_env.sandbox.fork_host import folders_of_the_dead, remove_folders_of_the_dead
 from agent_env.sandbox.images import SOURCES_LABEL
 from agent_env.sandbox.presence import somebody_is_present
 from agent_env.sandbox.process import sandboxes_dir
@@ -64,10 +65,11 @@ async def collect(*, dry_run: bool, label: str | None = None) -> Garbage:
 
 
 def _folders(dry_run: bool) -> list[Item]:
-    found = leftovers.left_over(sandboxes_dir())
+    found = [*(layout.folder for layout in leftovers.left_over(sandboxes_dir())), *folders_of_the_dead()]
     if not dry_run:
         leftovers.reap(sandboxes_dir())
-    return [Item("sandbox folder", str(layout.folder)) for layout in found]
+        remove_folders_of_the_dead()
+    return [Item("sandbox folder", str(folder)) for folder in found]
 
 
 async def _docker(daemon: Daemon, garbage: Garbage, dry_run: bool, label: str | None) -> None:
