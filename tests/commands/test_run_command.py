@@ -6,8 +6,14 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from clients.in_thread import serving
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from stubs.processes import OPENENV, Command, finished
 from stubs.stub_bundle import stub_task, write_stub_bundle
 
@@ -91,6 +97,30 @@ def test_an_interrupt_leaves_nothing_and_tells_what_was_done(here: Path, number:
     assert "2/2 tasks: 2 CANCELLED" in running.out
     assert "Traceback" not in running.log
     assert not set(sandboxes_dir().iterdir()) - before
+
+
+def test_a_model_plays_with_its_key_and_fields(here: Path) -> None:
+    asked: list[tuple[str | None, dict[str, Any]]] = []
+
+    async def complete(request: Request) -> JSONResponse:
+        body = await request.json()
+        asked.append((request.headers.get("authorization"), body))
+        call = {"id": "c", "type": "function", "function": {"name": "submit", "arguments": '{"value": 1}'}}
+        done = body["messages"][-1]["role"] == "tool"
+        message = {"content": "Done."} if done else {"content": None, "tool_calls": [call]}
+        return JSONResponse({"choices": [{"message": {"role": "assistant", **message}}]})
+
+    with serving(Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])) as url:
+        flags = ["--model", "m", "--base-url", f"{url}/v1", "--api-key-var", "A_KEY", "--model-arg", "temperature=0.7"]
+        done = finished(
+            OPENENV, "run", "stub-v1", "--sandbox", "process", *flags, "--model-arg", "stop=x", env={"A_KEY": "s3cret"}
+        )
+    assert done.process.returncode == 0, done.log
+    assert "2/2 tasks: 2 PASSED" in done.out
+    assert len(asked) == 4
+    assert {key for key, _ in asked} == {"Bearer s3cret"}
+    assert (asked[0][1]["model"], asked[0][1]["temperature"], asked[0][1]["stop"]) == ("m", 0.7, "x")
+    assert "s3cret" not in done.out + done.log
 
 
 def test_keys_that_nobody_knows_are_a_warning(here: Path) -> None:
