@@ -31,9 +31,10 @@ def nemo_gym() -> NemoGym:
 
 
 @pytest.fixture
-def place(nemo_gym: NemoGym, tmp_path: Path) -> Place:
+def place(nemo_gym: NemoGym, tmp_path: Path) -> Iterator[Place]:
     """Where NeMo Gym's processes of this test run."""
-    return Place.make(nemo_gym, tmp_path / "nemo-gym")
+    with Place.made(nemo_gym, tmp_path / "nemo-gym") as place:
+        yield place
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,19 +31,24 @@ _INSTALLED = "lib/python3.13/site-packages"
 
 @dataclass(frozen=True)
 class Place:
-    """Where NeMo Gym's processes of a test run: their home, and the venvs that `gym` would make for each server."""
+    """Where NeMo Gym's processes of a test run: `root` holds their home, logs, and the venvs that `gym` would make."""
 
     client: NemoGym
     root: Path
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
+    ray: Path
 
     @classmethod
-    def make(cls, client: NemoGym, root: Path) -> Place:
+    @contextmanager
+    def made(cls, client: NemoGym, root: Path) -> Iterator[Place]:
         (root / "home").mkdir(parents=True)
-        return cls(client, root)
+        # Ray puts sockets there, whose paths must be short.
+        with tempfile.TemporaryDirectory(prefix="gym-", ignore_cleanup_errors=True) as ray:
+            yield cls(client, root, Path(ray))
+
+    def environment(self, version: str = VERSION) -> dict[str, str]:
+        told = self.client.environment(self.root / "home", version)
+        told |= {"RAY_TMPDIR": str(self.ray), "PYTHONDONTWRITEBYTECODE": "1"}
+        return told | {name: value for name, value in os.environ.items() if name.startswith("AGENT_ENV_")}
 
     def offline(self, *servers: str) -> list[str]:
         """The overrides by which `gym` takes the installed client for each of `servers` (`<type>/<name>`)."""
@@ -58,12 +64,12 @@ class Place:
         done = subprocess.run(
             [str(self.client.gym), *arguments],
             cwd=cwd or self.root,
-            env=self.client.environment(self.home),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6000:]
@@ -77,23 +83,18 @@ class Place:
     def started(self, *arguments: str) -> Iterator[None]:
         """`gym env start ARGUMENTS`, from the moment that every server is ready."""
         command = [str(self.client.gym), "env", "start", *arguments]
-        with _running(command, self.root, self.client.environment(self.home), self.root / "start.log") as process:
+        with _running(command, self.root, self.environment(), self.root / "start.log") as process:
             _wait_until(lambda: "servers ready! Polling" in process.said, process)
             yield
 
     @contextmanager
     def server(self, folder: Path, instance: str, config: Mapping[str, Json], version: str = VERSION) -> Iterator[str]:
         """The URL of `folder/app.py`, which plays `instance` of `config`."""
-        told = self.client.environment(self.home, version) | {
-            "NEMO_GYM_CONFIG_DICT": json.dumps(config),
-            "NEMO_GYM_CONFIG_PATH": instance,
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        told |= {name: value for name, value in os.environ.items() if name.startswith("AGENT_ENV_")}
+        told = {"NEMO_GYM_CONFIG_DICT": json.dumps(config), "NEMO_GYM_CONFIG_PATH": instance}
         (settings,) = next(iter(config[instance].values())).values()
         url = f"http://{settings['host']}:{settings['port']}"
         command = [str(self.client.python), "app.py"]
-        with _running(command, folder, told, self.root / f"{instance}.log") as process:
+        with _running(command, folder, self.environment(version) | told, self.root / f"{instance}.log") as process:
             _wait_until(lambda: _answers(url), process)
             yield url
 
@@ -186,7 +187,7 @@ def _running(command: Sequence[str], cwd: Path, environment: Mapping[str, str], 
         popen.wait()
 
 
-def _wait_until(true: Any, process: _Process, timeout: float = 180) -> None:
+def _wait_until(true: Any, process: _Process, timeout: float = 300) -> None:
     deadline = time.monotonic() + timeout
     while not true():
         assert process.popen.poll() is None, process.said[-6000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from clients.scripted_model import Call, Policy, Reply, ScriptedModel, script
 from clients.stub_chain import stub_chain, stub_rows
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
-pytestmark = [pytest.mark.nemo_gym, pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nemo_gym, pytest.mark.integration, pytest.mark.timeout(400)]
 
 Json = Any
 SLOW = 12.0
@@ -59,10 +60,13 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(nemo_gym: NemoGym, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("agent")
-    place, stub = Place.make(nemo_gym, folder / "nemo-gym"), StubOpenEnv()
-    with stub_chain(stub, folder, "--keepalive-after=2") as server, ScriptedModel().serving() as model:
-        with place.agent(folder / "gym-root/resources_servers/stub_v1", server.url, model.url) as agent:
-            yield Bench(stub, server, model, agent)
+    stub = StubOpenEnv()
+    with ExitStack() as stack:
+        place = stack.enter_context(Place.made(nemo_gym, folder / "nemo-gym"))
+        server = stack.enter_context(stub_chain(stub, folder, "--keepalive-after=2"))
+        model = stack.enter_context(ScriptedModel().serving())
+        written = folder / "gym-root" / "resources_servers" / "stub_v1"
+        yield Bench(stub, server, model, stack.enter_context(place.agent(written, server.url, model.url)))
 
 
 async def play(agent: Agent, rows: list[dict[str, Json]]) -> list[Played]:

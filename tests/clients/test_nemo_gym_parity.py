@@ -27,7 +27,7 @@ from clients.stub_chain import stub_folder
 from stubs.gym_client import Rollout
 from stubs.stub_openenv import StubOpenEnv
 
-pytestmark = [pytest.mark.nemo_gym, pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nemo_gym, pytest.mark.integration, pytest.mark.timeout(400)]
 
 CONFORMANCE = Path(__file__).with_name("gym_conformance.py")
 
@@ -64,7 +64,7 @@ def shells(place: Place, folder: Path, version: str = VERSION) -> Iterator[Shell
 @pytest.fixture(scope="module")
 def both(nemo_gym: NemoGym, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
     folder = tmp_path_factory.mktemp("shells")
-    with shells(Place.make(nemo_gym, folder / "nemo-gym"), folder) as both:
+    with Place.made(nemo_gym, folder / "nemo-gym") as place, shells(place, folder) as both:
         yield both
 
 
@@ -96,7 +96,7 @@ def test_both_pass_nemo_gyms_own_check_of_sessions(both: Shells, place: Place) -
         subprocess.run(
             [place.client.python, CONFORMANCE, url],
             input=json.dumps(typed("conformance")),
-            env=place.client.environment(place.home),
+            env=place.environment(),
             text=True,
             timeout=120,
             check=True,

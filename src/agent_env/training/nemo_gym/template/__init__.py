@@ -138,31 +138,35 @@ def requirement() -> str:
 
 
 def placeholders(server: Server) -> dict[str, str]:
-    first = next(iter(server.splits))
+    example = "eval" if "eval" in server.splits else next(iter(server.splits))
     return {
         "name": server.name,
+        "agent": server.agent,
         "path": server.path,
         "out": server.path.removesuffix(f"resources_servers/{server.name}").removesuffix("/") or ".",
         "openenv_url": server.openenv_url,
         "env": server.env,
         "digest": server.digest or "not told by the server",
         "version": __version__,
-        "example_split": "eval" if "eval" in server.splits else first,
+        "example_split": example,
+        "example_type": _dataset_type(example),
         "split_table": "\n".join(f"| `data/{split}.jsonl` | {count} |" for split, count in server.splits.items()),
     }
 
 
 def _datasets(server: Server) -> str:
     root = f"resources_servers/{server.name}/data"
-    sets = [
-        (split, "train" if split == "train" else "validation", f"{root}/{split}.jsonl", ", license: TBD")
-        for split in server.splits
-    ]
+    sets = [(split, _dataset_type(split), f"{root}/{split}.jsonl", ", license: TBD") for split in server.splits]
     sets.append(("example", "example", f"{root}/example.jsonl", ""))
     return "\n".join(
         f"      - {{name: {_q(name)}, type: {kind}, jsonl_fpath: {_q(path)}{license}}}"
         for name, kind, path, license in sets
     )
+
+
+def _dataset_type(split: str) -> str:
+    """NeMo Gym knows no other splits than these two."""
+    return "train" if split == "train" else "validation"
 
 
 def _files(server: Server) -> dict[str, str]:
