@@ -22,6 +22,8 @@ CARD_TIMEOUT = 10.0
 """seconds for one answer; an env whose tool blocks its loop answers late"""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.05
+_LOOK_EVERY = 0.2
+"""seconds between looks whether its process is still there, which some providers have to ask a daemon for"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ async def wait_ready(
     last = "it was not asked yet"
     given, http = http, http or EnvHttp(sandbox)
     pause = _FIRST_PAUSE
-    started = time.monotonic()
+    look_at = started = time.monotonic()
     try:
         async with asyncio.timeout(timeout):
             while True:
@@ -80,9 +82,11 @@ async def wait_ready(
                     last = str(error)
                 except TimeoutError:
                     last = f"the card did not come within {CARD_TIMEOUT:g} s"
-                state = await sandbox.state()
-                if not state.running:
-                    raise await death(sandbox, state, f"starting, {time.monotonic() - started:.1f} s in")
+                if (now := time.monotonic()) >= look_at:
+                    look_at = now + _LOOK_EVERY
+                    state = await sandbox.state()
+                    if not state.running:
+                        raise await death(sandbox, state, f"starting, {now - started:.1f} s in")
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
     except TimeoutError:

@@ -19,7 +19,7 @@ from agent_env.sandbox.base import FOLDER_INSIDE, Prepared, Sandbox, SandboxSpec
 from agent_env.sandbox.fork_command import Launch, take_apart
 from agent_env.sandbox.limits import DEFAULT_CPUS, DEFAULT_MEMORY, DEFAULT_PIDS
 from agent_env.sandbox.ports import Listener
-from agent_env.sandbox.process import ProcessProvider, command_of
+from agent_env.sandbox.process import ProcessProvider, command_of, heard
 
 if TYPE_CHECKING:
     from agent_env.sandbox.docker import DockerProvider
@@ -158,9 +158,7 @@ class _Direct:
         self._listener = listener
 
     async def connect(self) -> socket.socket:
-        if not self._listener.is_proven() and not await asyncio.to_thread(self._listener.is_ours):
-            others = await asyncio.to_thread(self._listener.other_ports)
-            raise ConnectionRefusedError(why_refused(self._listener.port, others))
+        await heard(self._listener)
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -265,7 +263,8 @@ class _ByServer:
                     FailureKind.DEPLOY_FAILED,
                     f"port {port} was given to this env, but another env of its container listens on it",
                 )
-            raise ConnectionRefusedError(why_refused(port, answer["others"]))
+            others = f", but on port {answer['others'][0]}: its server must use MCP_PORT" if answer["others"] else ""
+            raise ConnectionRefusedError(f"nothing of the env listens on port {port}{others}")
         connection = socket.socket(fileno=fd)
         try:
             connection.setblocking(False)
@@ -274,12 +273,6 @@ class _ByServer:
             connection.close()
             raise
         return connection
-
-
-def why_refused(port: int, others: list[int]) -> str:
-    if others:
-        return f"the env listens on port {others[0]} and not on {port}: its server must use MCP_PORT"
-    return f"nothing of the env listens on port {port}"
 
 
 async def _established(connection: socket.socket) -> None:

@@ -42,7 +42,7 @@ GROWTH = 64 << 20
 """bytes by which a server may have grown"""
 LONGEST_LIFE = 12 * 3600.0
 
-_SCRIPTS = ("keeper.py", "fork_places.py", "fork_program.py", "fork_server.py")
+_SCRIPTS = ("keeper.py", "listeners.py", "fork_places.py", "fork_program.py", "fork_server.py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ import pwd
 import stat
 
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
-_LISTENING = "0A"
-_LOOPBACK = frozenset({"0100007F", "7F000001", "0" * 8, "0" * 32, "0" * 16 + "FFFF00000100007F"})
 
 
 def image_user(name: str | None) -> tuple[int, int, list[int]]:
@@ -53,23 +51,6 @@ def open_inside(root: str, path: str, mode: int | None) -> int:
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     os.fchmod(fd, mode)
     return fd
-
-
-def listeners() -> list[tuple[int, int]]:
-    """(port, user) of every socket that would accept a connection to 127.0.0.1."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as file:
-                lines = file.read().splitlines()[1:]
-        except FileNotFoundError:
-            continue
-        for line in lines:
-            fields = line.split(None, 9)
-            address, _, port = fields[1].rpartition(":")
-            if fields[3] == _LISTENING and address in _LOOPBACK:
-                found.append((int(port, 16), int(fields[7])))
-    return found
 
 
 def left_behind(uid: int) -> list[str]:

@@ -28,7 +28,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_env.sandbox import fork_places, fork_program, keeper
+    from agent_env.sandbox import fork_places, fork_program, keeper, listeners
 else:
 
     def _load(name):
@@ -43,6 +43,7 @@ else:
     keeper = _load("keeper")
     fork_places = _load("fork_places")
     fork_program = _load("fork_program")
+    listeners = _load("listeners")
 
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
@@ -251,10 +252,10 @@ class Server:
             for fd in fds[1:]:
                 os.close(fd)
             request = json.loads(pair.recv(4096))
-            listening = fork_places.listeners()
-            users = {uid for port, uid in listening if port == request["port"]}
+            found = listeners.listening()
+            users = {one.uid for one in found if one.port == request["port"] and one.local}
             error = 0 if users == {request["uid"]} else errno.EPERM if users else errno.ECONNREFUSED
-            others = sorted({port for port, uid in listening if uid == request["uid"]}) if error else []
+            others = sorted({one.port for one in found if one.uid == request["uid"]}) if error else []
             if not error:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -12,21 +12,20 @@ import os
 import random
 import re
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable
-from pathlib import Path
 
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.sandbox.keeper import descendants
+from agent_env.sandbox.listeners import listening
 
 FIRST_PORT = 20_000
 BLOCK = 64
 BLOCKS = 187
 """ends at 31,968; the kernel's own range starts at 32,768 by default"""
 
-_LISTENING = "0A"
-_LOOPBACK = frozenset({"0100007F", "7F000001", "0" * 8, "0" * 32, "0" * 16 + "FFFF00000100007F"})
-"""127.0.0.1 and the wildcards, as the kernel's tables spell them"""
+_LOOK_EVERY = 0.25
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -88,10 +87,16 @@ class Listener:
         self.port = port
         self._ancestor = ancestor
         self._proof: tuple[str, str] | None = None
+        self._looked = time.monotonic()
+        self._others: list[int] = []
 
     def is_proven(self) -> bool:
         """Whether the process that was shown to listen still holds that very socket: cheap, for each connection."""
         return self._proof is not None and _link(self._proof[0]) == self._proof[1]
+
+    def is_heard(self) -> bool:
+        """Whether anybody listens there at all: cheap, for the many times that nobody does yet."""
+        return self.is_proven() or bool(_listening_sockets(self.port))
 
     def is_ours(self) -> bool:
         """True when one of our processes listens, False when nobody does.
@@ -102,23 +107,33 @@ class Listener:
         if self.is_proven():
             return True
         self._proof = None
-        listening = _listening_sockets(self.port)
-        for path, target in _sockets(descendants(self._ancestor)):
-            if target in listening:
+        found = _listening_sockets(self.port)
+        for path, target in _sockets(descendants(self._ancestor)) if found else ():
+            if target in found:
                 self._proof = (path, target)
-                listening.discard(target)
+                found.discard(target)
         # What is not ours may have ended, or have been passed on, since we looked.
-        if listening & _listening_sockets(self.port):
+        if found & _listening_sockets(self.port):
             raise EpisodeFailure(
                 FailureKind.DEPLOY_FAILED,
                 f"port {self.port} was given to this env, but a process that is not the env's listens on it",
             )
         return self._proof is not None
 
+    def why_refused(self) -> str:
+        """For the message. A server that listens on another port is looked for a few times a second at most."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_EVERY:
+            self._looked = now
+            self._others = self.other_ports()
+        if self._others:
+            return f"the env listens on port {self._others[0]} and not on {self.port}: its server must use MCP_PORT"
+        return f"nothing of the env listens on port {self.port}"
+
     def other_ports(self) -> list[int]:
-        """Ports on which our processes listen, for the message when it is not the right one."""
+        """Ports on which our processes listen."""
         ours = {target for _, target in _sockets(descendants(self._ancestor))}
-        return sorted({port for _, port, link in _listeners() if link in ours})
+        return sorted({found.port for found in listening() if f"socket:[{found.inode}]" in ours})
 
 
 def _can_bind(port: int) -> bool:
@@ -133,21 +148,7 @@ def _can_bind(port: int) -> bool:
 
 def _listening_sockets(port: int) -> set[str]:
     """Link texts of the sockets that would accept a connection to 127.0.0.1 at this port."""
-    return {link for address, listening, link in _listeners() if listening == port and address in _LOOPBACK}
-
-
-def _listeners() -> Iterable[tuple[str, int, str]]:
-    """(address in hexadecimal, port, link text) of every listening TCP socket of our network namespace."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except FileNotFoundError:
-            continue
-        for line in lines:
-            fields = line.split(None, 10)
-            if fields[3] == _LISTENING:
-                address, _, port = fields[1].rpartition(":")
-                yield address, int(port, 16), f"socket:[{fields[9]}]"
+    return {f"socket:[{found.inode}]" for found in listening() if found.port == port and found.local}
 
 
 def _sockets(pids: Iterable[int]) -> Iterable[tuple[str, str]]:

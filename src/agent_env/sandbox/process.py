@@ -92,8 +92,7 @@ class ProcessSandbox:
         """
         if self._kept.exited.done() or self._stopping is not None:
             raise ConnectionRefusedError("the env's process has ended")
-        if not self._listener.is_proven() and not await asyncio.to_thread(self._listener.is_ours):
-            raise ConnectionRefusedError(await asyncio.to_thread(self._why_refused))
+        await heard(self._listener)
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -173,12 +172,6 @@ class ProcessSandbox:
         if self._kept.exited.result().keeper_lost:
             await asyncio.to_thread(leftovers.remove_sandbox, self._layout)
         self._provider.forget(self)
-
-    def _why_refused(self) -> str:
-        others = self._listener.other_ports()
-        if others:
-            return f"the env listens on port {others[0]} and not on {self.port}: its server must use MCP_PORT"
-        return f"nothing of the env listens on port {self.port}"
 
 
 class ProcessProvider:
@@ -274,6 +267,14 @@ class ProcessProvider:
             "sandbox %s: env %s for episode %s, pid %d, port %d", layout.id, env.name, spec.episode, kept.pid, port
         )
         return sandbox
+
+
+async def heard(listener: Listener) -> None:
+    """Raises ConnectionRefusedError while nobody listens, EpisodeFailure when a stranger does."""
+    if listener.is_proven():
+        return
+    if not listener.is_heard() or not await asyncio.to_thread(listener.is_ours):
+        raise ConnectionRefusedError(listener.why_refused())
 
 
 def sandboxes_dir() -> Path:
