@@ -75,8 +75,8 @@ _GYM_WORDS = {
 
 _REMEDIES = {
     FailureKind.PROVIDER_UNAVAILABLE: "the provider does not answer: is the Docker daemon up, is DOCKER_HOST right?",
-    FailureKind.IMAGE_MISSING: "build or pull the image",
-    FailureKind.DISK_FULL: "free disk space",
+    FailureKind.IMAGE_MISSING: "build or pull the image; agent-env check finds it before training",
+    FailureKind.DISK_FULL: "free disk space: agent-env gc removes what is unused",
     FailureKind.DEPLOY_FAILED: "read the last log lines of the env",
     FailureKind.DEPLOY_TIMEOUT: "read the last log lines of the env, or raise --deploy-timeout",
     FailureKind.PROVIDER_OOM_KILLED: "raise `memory` in the env's agent-env.toml",

@@ -60,7 +60,7 @@ async def test_a_missing_image_is_a_finding_of_its_env(provider: DockerProvider,
     assert prepared == {}
     assert finding.where == f"envs/{env.name}"
     assert "image agent-env-test-absent.invalid/nothing:1 is not here" in finding.problem
-    assert finding.remedy == "build or pull the image"
+    assert finding.remedy.startswith("build or pull the image")
 
 
 def test_addresses_are_counted_in_the_ipv4_subnet() -> None:

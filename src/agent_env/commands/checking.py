@@ -83,12 +83,11 @@ async def check_bundle(asked: Check, player: Player | None, say: Say) -> Report:
     report.bundle, report.digest, report.tasks = bundle.name, bundle.digest, len(bundle.tasks)
     plans = {name: plan_task(task, bundle) for name, task in bundle.tasks.items()}
     report.findings += inspect(bundle, plans, asked.reward)
-    if report.ok:
-        report.done.append(
-            f"read {_count(len(plans), 'task')}, {_count(len(bundle.envs), 'env')}, {_count(len(bundle.evals), 'eval')}"
-        )
     if any(plan.problems for plan in plans.values()) or not plans:
         return report
+    report.done.append(
+        f"read {_count(len(plans), 'task')}, {_count(len(bundle.envs), 'env')}, {_count(len(bundle.evals), 'eval')}"
+    )
     try:
         provider = await choose_provider(asked.ground.sandbox, **asked.ground.options)
     except EpisodeFailure as failure:
