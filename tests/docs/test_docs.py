@@ -92,7 +92,7 @@ def our_flags() -> set[str]:
 FOREIGN = {
     # vLLM, gym, pip, docker, git, vf-eval, and our own example scripts
     *("--enable-auto-tool-choice", "--tool-call-parser", "--search-dir", "--no-serve", "--data-only", "--show"),
-    *("--rm", "--network", "--ignore-requires-python", "--no-push", "--model", "--resources-server"),
+    *("--rm", "--network", "--agent", "--ignore-requires-python", "--no-push", "--model", "--resources-server"),
 }
 
 
