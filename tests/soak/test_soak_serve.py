@@ -123,7 +123,7 @@ async def test_serve_stays_flat_and_its_tallies_add_up(tmp_path: Path) -> None:
             assert told["seeded"] == told["verified"] + ends["masked"] + told["reclaimed"] + told["closed"]
             assert told["reclaimed"] + told["abandoned_seeds"] >= ends["cancelled"]
             assert told["refused"] == 0
-            assert (stub.running, stub.sessions) == (0, 0)
+            await until(lambda: (stub.running, stub.sessions) == (0, 0))
             assert after <= before * 1.05
             serve.send_signal(signal.SIGTERM)
             out, _ = await serve.communicate()

@@ -36,7 +36,9 @@ class IdleClock:
             self._arm()
 
     def stop(self) -> None:
+        """For good. Lets go of the session, which would else live on with its clock until the next full collection."""
         self._stopped = True
+        self._on_idle = _nothing
         self._disarm()
 
     def _arm(self) -> None:
@@ -57,3 +59,7 @@ class IdleClock:
             self._arm()
         else:
             self._on_idle(self._allowed)
+
+
+def _nothing(idle: float) -> None:
+    """What a stopped clock does."""
