@@ -150,6 +150,12 @@ async def test_a_policy_is_not_waited_for_when_the_episode_has_failed(tmp_path: 
     assert (outcome.status, outcome.kind) == (Status.FAILED, "turn_expired")
 
 
+async def test_nor_when_its_time_is_up_and_the_env_has_that_scored(tmp_path: Path, policies: Any) -> None:
+    loaded = bundle(tmp_path, settings='on_turn_timeout = "score"')
+    outcome = await by_policy(loaded, "sleeps", deadlines=Deadlines(turn=0.5))
+    assert (outcome.status, outcome.scores) == (Status.BELOW_ONE, {"grade": 0.0})
+
+
 async def test_end_turn_leads_a_policy_to_the_next_prompt(tmp_path: Path, policies: Any) -> None:
     loaded = bundle(tmp_path, prompts=("First.", "Second."))
     outcome = await by_policy(loaded, "both")

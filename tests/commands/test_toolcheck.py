@@ -60,6 +60,14 @@ def test_what_strict_clients_refuse_of_a_schema(schema: Any, problems: list[str]
     assert schema_problems(schema) == problems
 
 
+def test_a_schema_without_a_bottom_is_an_error() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"type": "object", "properties": {"x": schema}}
+    (finding,) = check_tools(tools("deep", schema=schema), "envs/e")
+    assert (finding.level, finding.problem) == (Level.ERROR, "its schema is nested too deeply")
+
+
 def test_a_schema_as_long_as_a_book_is_told() -> None:
     schema = {"type": "object", "properties": {f"p{n}": {"description": "x" * 1000} for n in range(100)}}
     (finding,) = check_tools(tools("big", schema=schema), "envs/e")

@@ -137,12 +137,10 @@ class _Play:
         await self._while_it_lasts(asyncio.create_task(player.play(self._seat, self._task), name="player"))
 
     async def _while_it_lasts(self, playing: asyncio.Task[None]) -> None:
-        """Wait for the player; when the episode fails meanwhile, nobody needs its next move."""
+        """Wait for the player; when the episode has ended, in whatever way, nobody needs its next move."""
         lasting = asyncio.create_task(self._episode.scores(), name="episode's end")
         try:
             await asyncio.wait({playing, lasting}, return_when=asyncio.FIRST_COMPLETED)
-            if not playing.done() and lasting.exception() is None:
-                await asyncio.wait({playing})
             if playing.done():
                 playing.result()
         finally:

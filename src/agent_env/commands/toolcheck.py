@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-import orjson
 
 from agent_env.env.tools import Tool
 from agent_env.errors import ConfigError
@@ -44,7 +43,12 @@ def check_tools(tools: Sequence[Tool], where: str) -> list[Finding]:
                     "write it plainly",
                 )
             )
-        if (size := len(orjson.dumps(tool.input_schema, default=str))) > LONG:
+        try:
+            size = len(json.dumps(tool.input_schema))
+        except RecursionError:
+            found.append(error(f"{where}: tool {tool.name!r}", "its schema is nested too deeply", "write it plainly"))
+            continue
+        if size > LONG:
             found.append(
                 warning(f"{where}: tool {tool.name!r}", f"its schema has {size:,} bytes", "it is part of every prompt")
             )
