@@ -1,5 +1,6 @@
 # make demo     the whole chain on GridSim: bundle, two servers, four policies, one table
 # make test     every test this machine can run (unit tests first)
+# make clients  what those with real clients need: verifiers and NeMo Gym, each in a venv of its own, kept in the cache
 # make lint     ruff and mypy
 # make docs     this documentation as a web site, in build/docs
 
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 SANDBOX ?= auto
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit lint docs
+.PHONY: demo test unit clients lint docs
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
@@ -19,6 +20,9 @@ test: unit
 
 unit: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not integration and not docker and not verifiers"
+
+clients: $(VENV)/.installed
+	$(BIN)/python tests/clients/prepare.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Runs NeMo Gym's own session check against a server: gym_conformance.py URL < SEED. For the client's venv.
+"""Runs NeMo Gym's own session check against servers: gym_conformance.py URL... < SEED. For the client's venv.
 
 The check asks for an app to call in process. This one hands each request on to the URL.
 """
@@ -45,4 +45,5 @@ def _send(request: urllib.request.Request) -> tuple[int, list[tuple[bytes, bytes
 
 if __name__ == "__main__":
     seed = ResourcesSeedSessionRequest.model_validate(json.load(sys.stdin))
-    check_resources_session_contract(Elsewhere(sys.argv[1]), seed, keeps_state=True)  # type: ignore[arg-type]
+    for url in sys.argv[1:]:
+        check_resources_session_contract(Elsewhere(url), seed, keeps_state=True)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import agent_env
-from agent_env.sandbox.venvs import _installer_environment, requirements_of
+from agent_env.sandbox.venvs import _installer_environment, _uv, requirements_of
 from agent_env.state import cache_dir
 
 REQUIREMENTS = Path(__file__).with_name("nemo-gym-0.7.0.txt")
@@ -87,7 +87,7 @@ def ensure_nemo_gym() -> NemoGym:
 
 
 def _install_commands(client: NemoGym, interpreter: Path) -> Iterator[list[str]]:
-    uv = shutil.which("uv")
+    uv = _uv()
     if uv:
         yield [uv, "venv", "--quiet", "--no-project", "--python", str(interpreter), str(client.venv)]
         install = [uv, "pip", "install", "--python", str(client.python), "--python-version", _ASKED_FOR, "--no-deps"]
@@ -116,13 +116,13 @@ def _run(command: list[str]) -> None:
 
 
 def _python_313() -> Path:
-    """On PATH, among pyenv's, or uv's own. A shim that leads nowhere is passed over."""
+    """On PATH, among pyenv's, or uv's own, which gets one where it can. A shim that leads nowhere is passed over."""
     for candidate in _candidates():
         ask = [str(candidate), "-I", "-c", "import sys; print(*sys.version_info[:2], sys.executable)"]
         told = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
         if told.stdout.startswith("3 13 "):
             return Path(told.stdout.removeprefix("3 13 ").strip())
-    raise ClientMissing("NeMo Gym needs Python 3.13, and none is on PATH, in pyenv or in uv's folder")
+    raise ClientMissing("NeMo Gym needs Python 3.13, and none is on PATH, in pyenv or to be had by uv")
 
 
 def _candidates() -> Iterator[str | Path]:
@@ -130,8 +130,9 @@ def _candidates() -> Iterator[str | Path]:
         yield on_path
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     yield from sorted(pyenv.glob("versions/3.13*/bin/python3.13"), reverse=True)
-    if uv := shutil.which("uv"):
-        find = [uv, "python", "find", "--managed-python", "--no-python-downloads", "3.13"]
-        found = subprocess.run(find, capture_output=True, text=True, timeout=60, check=False)
-        if found.returncode == 0:
-            yield found.stdout.strip()
+    if uv := _uv():
+        for command in (["install", "3.13"], ["find", "--managed-python", "3.13"]):
+            done = subprocess.run([uv, "python", *command], capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode:
+                return
+        yield done.stdout.strip()

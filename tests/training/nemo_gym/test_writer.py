@@ -134,6 +134,17 @@ def test_a_bundle_without_evals_gets_all(tmp_path: Path) -> None:
     assert lines(data / "example.jsonl") == lines(data / "all.jsonl") * 5
 
 
+def test_the_folder_holds_what_nemo_gyms_commands_ask_for(tmp_path: Path) -> None:
+    assert write(stub(splits={"eval": [task("only")]}), tmp_path) == 0
+    folder = tmp_path / "resources_servers/demo_v1"
+    assert (folder / "requirements.txt").read_text().splitlines()[1:] == ["pytest"]
+    assert "AgentEnvServer.run_webserver()" in (folder / "app.py").read_text()
+    assert 'NAME = "demo_v1"' in (folder / "tests/test_app.py").read_text()
+    metrics = json.loads((folder / "data/example_metrics.json").read_text())
+    assert metrics["Number of examples"] == len(lines(folder / "data/example.jsonl")) == 5
+    assert metrics["jsonl_fpath"] == "resources_servers/demo_v1/data/example.jsonl"
+
+
 def test_each_toolset_is_played_once_and_rows_list_their_own_tools(tmp_path: Path) -> None:
     tasks = [task("a"), task("b", toolset="t2"), task("c"), task("d", toolset="t2")]
     api = stub(
