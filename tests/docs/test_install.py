@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -36,8 +37,8 @@ def clone(folder: Path) -> Path:
 def test_the_quickstarts_lines_install_a_clone(tmp_path: Path) -> None:
     (block,) = [block for block in blocks(DOCS / "quickstart.md") if "pip install" in block.text]
     script = block.text.replace("python3 ", f"{sys.executable} ")
-    # pip asks for nothing that this machine does not have in its cache already, as far as it can.
-    script = script.replace("pip install", f"pip install --quiet --constraint {REPOSITORY / 'constraints.txt'}")
+    pip = "uv pip" if shutil.which("uv") else "pip"  # the same, in a tenth of the time
+    script = script.replace("pip install", f"{pip} install --quiet --constraint {REPOSITORY / 'constraints.txt'}")
     ask = "agent-env --version && python -c 'from agent_env.openenv.app import _openenv; print(_openenv().__name__)'"
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     done = subprocess.run(
