@@ -76,7 +76,8 @@ async def test_a_restarted_daemon_costs_the_sandboxes_and_nothing_else(
         state = await lost.state()
         assert state.lost, state
         assert not state.oom_killed
-        assert await provider.reap() == 1, "the one whose removal failed"
+        if number is signal.SIGTERM:  # else closing the provider is what tries again
+            assert await provider.reap() == 1, "the one whose removal failed"
         await lost.stop()
         async with running(provider, env) as after:
             assert (await after.state()).running

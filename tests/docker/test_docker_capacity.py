@@ -43,6 +43,7 @@ async def test_places_and_starts_are_kept_to(
     served: list[int] = []
     seen: list[dict[str, Any]] = []
     looked = time.time()
+    full = asyncio.Event()
 
     async def deploy(number: int) -> None:
         async with await capacity.place():
@@ -50,7 +51,9 @@ async def test_places_and_starts_are_kept_to(
                 sandbox = await provider.start(SandboxSpec(prepared=prepared, episode=f"{number:02}"))
                 await wait_ready(sandbox, timeout=60, expected_name="conformance")
             served.append(number)
-            await asyncio.sleep(2)
+            if len(served) == PLACES:
+                full.set()
+            await full.wait()
             await sandbox.stop(grace=0)
 
     async with asyncio.TaskGroup() as group:

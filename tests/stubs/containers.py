@@ -60,6 +60,9 @@ class PrivateDaemon:
             absent("docker", "starting a daemon needs root and dockerd")
         folder.mkdir(exist_ok=True)
         self._own = Path(tempfile.mkdtemp(prefix="aed"))  # short: paths of sockets may have 107 bytes
+        # One of its own: a daemon that is to have none removes docker0, whoever it belongs to.
+        self._bridge = self._own.name
+        subprocess.run(["ip", "link", "add", "name", self._bridge, "type", "bridge"], check=True)
         self.data = data or self._own / "data"
         self.folder = folder
         self.socket = folder / "d.sock"
@@ -76,7 +79,7 @@ class PrivateDaemon:
                 "dockerd",
                 *("--data-root", str(self.data), "--exec-root", str(self._own / "exec")),
                 *("--pidfile", str(self.folder / "pid"), "-H", self.host),
-                *("--bridge", "none", "--iptables=false", "--ip6tables=false"),
+                *("--bridge", self._bridge, "--iptables=false", "--ip6tables=false", "--ip-forward=false"),
                 *self._arguments,
             ],
             stdin=subprocess.DEVNULL,
@@ -102,6 +105,7 @@ class PrivateDaemon:
         for mount in reversed(mounts):
             if Path(mount).is_relative_to(self._own):
                 subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
         shutil.rmtree(self._own)
 
     def load(self, image: str) -> None:

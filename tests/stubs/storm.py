@@ -33,6 +33,7 @@ DISTURBED = frozenset(
     }
 )
 """how an episode may end that ran while server or daemon went away: in many ways, but with no invented reward"""
+_LONGEST = 90
 _DOCKER = {"kill": ("kill",), "stop": ("stop", "-t", "1"), "remove": ("rm", "-f")}
 
 
@@ -137,11 +138,12 @@ class Storm:
     async def _episode(self, number: int, fault: str, rng: random.Random) -> None:
         before = self._upset
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(_LONGEST):
                 outcome = await self._play(fault, rng)
+        except TimeoutError:
+            outcome, reason = "too slow", f"more than {_LONGEST} s"
         except (OSError, websockets.WebSocketException) as error:
-            outcome = "connection"
-            reason = repr(error)
+            outcome, reason = "connection", repr(error)
         else:
             outcome, _, reason = outcome.partition(": ")
         disturbed = before % 2 == 1 or self._upset != before
@@ -203,15 +205,25 @@ class Storm:
             return "measured"
 
     async def _strike(self, episode: str, fault: str) -> bool:
-        """From outside, as soon as the container is there."""
+        """From outside, as soon as the container is there. One that was started as a spare is named in the journal."""
         while True:
-            found = await docker(self.server.host, "ps", "-q", "--filter", f"label=agent-env.episode={episode}")
-            if found:
+            spare = _handed_over(self.server.state, episode)
+            wanted = f"label=agent-env.sandbox={spare}" if spare else f"label=agent-env.episode={episode}"
+            if found := await docker(self.server.host, "ps", "-q", "--filter", wanted):
                 await docker(self.server.host, *_DOCKER[fault], found.split()[0])
                 return True
             if self._upset % 2 == 1:
                 return False
             await asyncio.sleep(0.02)
+
+
+def _handed_over(state: Path, episode: str) -> str | None:
+    for file in (state / "journal").glob("*"):
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            if entry["episode"] == episode:
+                return str(entry["sandbox"])
+    return None
 
 
 def failed(told: dict[str, Any]) -> str:

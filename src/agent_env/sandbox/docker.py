@@ -123,6 +123,11 @@ class DockerProvider:
         if self._starting:
             await asyncio.wait(self._starting)
         await asyncio.gather(*(sandbox.stop() for sandbox in list(self._sandboxes.values())))
+        if self._left_over:  # the daemon was away when they were to go; it may be back
+            try:
+                await self.reap()
+            except EpisodeFailure as error:
+                log.warning("%d sandboxes stay, left to the next start: %s", len(self._left_over), error.reason)
         await self.networks.aclose()
         self._presence.close()
         self.daemon.close()
