@@ -1,7 +1,9 @@
 # make demo     the whole chain on GridSim: bundle, two servers, four policies, one table
 # make test     every test this machine can run (unit tests first)
+# make soak     the state machine, fuzzing, chaos and a long run at full sizes: about an hour
 # make clients  what those with real clients need: verifiers and NeMo Gym, each in a venv of its own, kept in the cache
 # make lint     ruff and mypy
+# make bench    measurements beside the peers (BENCH="NAME..." for some of them, see benchmarks/README.md)
 # make docs     this documentation as a web site, in build/docs
 
 PYTHON ?= python3
@@ -10,16 +12,21 @@ BIN := $(VENV)/bin
 SANDBOX ?= auto
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit clients lint docs
+.PHONY: demo test unit soak clients lint docs
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
 
 test: unit
-	$(BIN)/python -m pytest -m "integration or docker or verifiers"
+	$(BIN)/python -m pytest -m "not soak and (integration or docker or verifiers or nemo_gym)"
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not integration and not docker and not verifiers"
+	$(BIN)/python -m pytest -m "not soak and not trl and not integration and not docker and not verifiers and not nemo_gym"
+
+soak: $(VENV)/.installed
+	AGENT_ENV_STATE_EXAMPLES=2000 AGENT_ENV_FUZZ_REQUESTS=20000 AGENT_ENV_CHAOS=200 AGENT_ENV_SOAK_MINUTES=15 \
+	$(BIN)/python -m pytest -s tests/soak tests/docker/test_chaos.py tests/openenv/test_fuzz.py \
+		tests/training/nemo_gym/test_server_fuzz.py tests/training/nemo_gym/test_session_states.py
 
 clients: $(VENV)/.installed
 	$(BIN)/python tests/clients/prepare.py
@@ -31,6 +38,9 @@ lint: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks $(BENCH)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -138,8 +138,9 @@ def test_the_arguments_are_those_of_the_flags(sft: ModuleType) -> None:
     assert str(sft.parser().parse_args(["b"]).out) == "qwen3-4b-gridsim-sft"
 
 
+@pytest.mark.trl
 def test_the_arguments_are_ones_that_trl_and_peft_know(sft: ModuleType) -> None:
-    trl, peft = pytest.importorskip("trl"), pytest.importorskip("peft")
+    trl, peft = importlib.import_module("trl"), importlib.import_module("peft")
     options = sft.parser().parse_args(["b", "--cpu"])
     assert trl.SFTConfig(**sft.training_arguments(options)).completion_only_loss
     assert peft.LoraConfig(**sft.adapter_arguments(options)).r == 32

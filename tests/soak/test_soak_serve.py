@@ -26,7 +26,7 @@ from stubs.stub_openenv import Knobs, StubOpenEnv
 
 from agent_env.training.nemo_gym.options import ServeOptions
 
-MINUTES = float(os.environ.get("AGENT_ENV_SOAK_MINUTES", "0"))
+MINUTES = float(os.environ.get("AGENT_ENV_SOAK_MINUTES", "15"))
 IN_FLIGHT = 300
 IDLE = 8.0
 
@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.integration,
     pytest.mark.timeout(MINUTES * 60 + 300),
-    pytest.mark.skipif(MINUTES == 0, reason="set AGENT_ENV_SOAK_MINUTES"),
+    pytest.mark.soak,
 ]
 
 FAULTS = [
