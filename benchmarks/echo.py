@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from agent_env.state import cache_dir
+
 _SERVER = '''\
 from agentenv_protocol import AgentEnvEnvironment, environment_card, tool
 
@@ -83,8 +85,12 @@ _TASK = [
 ]
 
 
-def write_echo(folder: Path) -> Path:
-    """`.dockerignore` keeps our own settings out of the image, and env.toml names the other's lean env provider."""
+def write_echo() -> Path:
+    """The bundle's folder, always the same: the original names its images by it.
+
+    `.dockerignore` keeps our own settings out of the image, and env.toml names the other's lean env provider.
+    """
+    folder = cache_dir() / "benchmarks" / "echo-v1"
     files = {
         "envs/echo/server.py": _SERVER,
         "envs/echo/Dockerfile": _DOCKERFILE,

@@ -23,7 +23,7 @@ _VICTIMS = ("openenv", "serve", "keeper")
 
 def measure(context: Context) -> list[Metric]:
     """The longest over the victims: the OpenEnv server, `serve`, and a helper process of the OpenEnv server."""
-    bundle = write_echo(context.work / "echo-v1")
+    bundle = write_echo()
     seconds = {victim: _after(context, bundle, victim) for victim in _VICTIMS}
     for victim, took in seconds.items():
         context.say(f"{victim}: nothing left after {took:.1f} s")

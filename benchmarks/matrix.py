@@ -32,7 +32,7 @@ Json = Any
 
 def measure(context: Context) -> list[Metric]:
     """No targets of their own: the table goes to matrix.json beside the results, and to stdout."""
-    bundle = write_echo(context.work / "echo-v1")
+    bundle = write_echo()
     cells: dict[str, Json] = {}
     for sandbox, isolation, warmth in itertools.product(SANDBOXES, ISOLATIONS, WARMTHS):
         name = f"{sandbox} {isolation} {warmth}"

@@ -32,6 +32,7 @@ class Process:
         self.log = log
         self.url = ""
         self.out: list[str] = []
+        self.reader: threading.Thread | None = None
         self.lines: queue.Queue[str | None] = queue.Queue()
         """those of `out` that nobody waited for yet; None: it ended"""
 
@@ -60,8 +61,9 @@ class Process:
         try:
             self.popen.wait(120)
         except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
+            self.kill()
+        if self.reader is not None:
+            self.reader.join(10)
 
     def kill(self) -> None:
         self.popen.kill()
@@ -139,7 +141,8 @@ def launch(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
             preexec_fn=_die_with_parent,
         )
     process = Process(popen, log)
-    threading.Thread(target=_read, args=(process,), daemon=True).start()
+    process.reader = threading.Thread(target=_read, args=(process,), daemon=True)
+    process.reader.start()
     return process
 
 
@@ -161,9 +164,10 @@ def run(*command: str) -> str:
 
 def _read(process: Process) -> None:
     assert process.popen.stdout is not None
-    for line in process.popen.stdout:
-        process.out.append(line)
-        process.lines.put(line)
+    with process.popen.stdout as lines:
+        for line in lines:
+            process.out.append(line)
+            process.lines.put(line)
     process.lines.put(None)
 
 

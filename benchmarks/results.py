@@ -113,7 +113,8 @@ def table(held: Mapping[str, Json]) -> str:
                 "yes" if entry["met"] else "NO",
             ]
         )
-    return align(rows, left=(0, 1))
+    notes = [f"{name}: {entry['note']}" for name, entry in held.items() if entry.get("note") and not entry["met"]]
+    return "\n".join([align(rows, left=(0, 1)), *notes])
 
 
 def chart(path: Path, held: Mapping[str, Json]) -> Path:

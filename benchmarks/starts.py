@@ -22,7 +22,7 @@ from benchmarks.stub import write_folder
 
 def measure_card(context: Context) -> list[Metric]:
     """From the start to the card's answer."""
-    ours, bare = asyncio.run(_cards(context, write_echo(context.work / "echo-v1")))
+    ours, bare = asyncio.run(_cards(context, write_echo()))
     return [paired("start_to_card_vs_bare", "s", 1.1, ours, bare, of="ratio", note="peer: docker run alone")]
 
 

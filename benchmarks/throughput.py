@@ -30,7 +30,7 @@ BLOCK = 16
 
 def measure(context: Context) -> list[Metric]:
     """A container of its own for each episode, started when it is asked for."""
-    bundle = write_echo(context.work / "echo-v1")
+    bundle = write_echo()
     image = asyncio.run(image_of(bundle))
     with (
         original(bundle, context.work / "original", free_port()) as theirs,
@@ -45,7 +45,7 @@ def measure(context: Context) -> list[Metric]:
 
 def measure_fork(context: Context) -> list[Metric]:
     """Episodes as forks, eight of them in one container."""
-    bundle = write_echo(context.work / "echo-v1")
+    bundle = write_echo()
     with (
         original(bundle, context.work / "original", free_port()) as theirs,
         chain(bundle, context.work / "fork", "docker", CONCURRENCY, ["--isolation", "fork"]) as ours,

@@ -36,7 +36,7 @@ CALLS = 10
 
 
 def measure(context: Context) -> list[Metric]:
-    bundle = write_echo(context.work / "echo-v1")
+    bundle = write_echo()
     with (
         original(bundle, context.work / "original", free_port()) as theirs,
         chain(bundle, context.work / "cold", "docker", 2, ["--warm", "0"]) as ours,
@@ -109,7 +109,7 @@ class _Sides:
         await quiet(self.ours.openenv.url)
 
     async def floor(self, tools: ToolSession) -> None:
-        seconds = [await timed(tools.call("echo", {"text": f"{number}"}, 30)) for number in range(CALLS)]
+        seconds = [await timed(tools.call("echo", {"text": f"{number}"}, timeout=30)) for number in range(CALLS)]
         self.samples["floor call"].append(median(seconds))
 
     async def cpu_per_call(self, client: RolloutClient, calls: int) -> float:

@@ -1,0 +1,8 @@
+"""The benchmarks are a package beside src, run from the repository's root."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
