@@ -88,6 +88,7 @@ def test_ten_rollouts_of_the_simple_agent_earn_what_their_policy_earns(
     policies = [models.optimal] * 4 + [models.player("greedy")] * 4 + [models.player("idle"), models.broken]
     model.policies = {user_prompt(row): policy for row, policy in zip(rows, policies, strict=True)}
     said = started.gym(*readme.command("eval run --no-serve", *readme.local))
+    model.policies = {}
     by_prompt = {user_prompt(rollout): rollout for rollout in lines(started.root / "rollouts.jsonl")}
     rollouts = [by_prompt[user_prompt(row)] for row in rows]
     rewards = [rollout["reward"] for rollout in rollouts]
@@ -137,7 +138,8 @@ def test_the_config_is_valid_in_both_flavours(readme: Readme) -> None:
     assert "DEPRECATED" not in flavour
 
 
-def test_one_command_starts_everything_and_plays(readme: Readme) -> None:
+def test_one_command_starts_everything_and_plays(readme: Readme, model: ScriptedModel) -> None:
+    assert model.policies == {}
     beside = replace(readme, head_port=free_port())
     said = readme.place.gym(*readme.command("eval run --search-dir", *beside.local, "--output", "one.jsonl"))
     assert "DEPRECATED" not in said
