@@ -221,13 +221,10 @@ def submissions(bundle: Path, task: str) -> list[list[int]]:
     return [best, [0] * 24, [1, -1] * 12, [10, *[0] * 23], best[:23], [999, *[0] * 23]]
 
 
-@pytest.mark.anyio
-async def test_gridsim_scores_the_same_submissions_the_same_under_both(
-    framework: Original, base_image: str, tmp_path: Path
-) -> None:
-    bundle = tmp_path / "gridsim-v1"
+def small_gridsim(folder: Path, base_image: str, tasks: Sequence[str]) -> Path:
+    """GridSim with these tasks alone and no evals, on that base image."""
+    bundle = folder / "gridsim-v1"
     write_bundle(bundle)
-    tasks = ["eval-0000", "eval-0123", "train-0000"]
     for file in (bundle / "tasks").iterdir():
         if file.stem not in tasks:
             file.unlink()
@@ -235,6 +232,45 @@ async def test_gridsim_scores_the_same_submissions_the_same_under_both(
     dockerfile = bundle / "envs" / "gridsim" / "Dockerfile"
     lines = dockerfile.read_text().splitlines()
     dockerfile.write_text("\n".join([f"ARG BASE_IMAGE={base_image}", *lines[1:]]) + "\n")
+    return bundle
+
+
+@pytest.mark.anyio
+async def test_seed_data_is_loaded_and_resets_are_skipped_as_under_the_original(
+    framework: Original, base_image: str, tmp_path: Path
+) -> None:
+    bundle = small_gridsim(tmp_path, base_image, ["eval-0000"])
+    file = bundle / "tasks" / "eval-0000.json"
+    steps = json.loads(file.read_text())
+    file.unlink()
+    (place,) = [place for place, step in enumerate(steps) if step["type"] == "apply_server_config"]
+    day = steps[place]["directives"][0]["args"]
+    seed = bundle / "artifacts" / "day"
+    seed.mkdir()
+    (seed / "day.json").write_text(json.dumps(day))
+    (seed / "artifact.toml").write_text('type = "environment"\nenvironment_name = "gridsim"\n')
+    load = {"id": "load", "type": "load_artifact", "env_id": "gridsim", "artifact_id": "day"}
+    reset = {"id": "reset", "type": "reset_env", "env_id": "gridsim"}
+    tasks = {
+        "artifact": [*steps[:place], load, *steps[place + 1 :]],
+        "reset": [*steps[: place + 1], reset, *steps[place + 1 :]],
+    }
+    for name, changed in tasks.items():
+        (bundle / "tasks" / f"{name}.json").write_text(json.dumps(changed))
+    _, best = optimum(day["prices"])
+    calls: list[Call] = [("get_prices", {}), ("submit_schedule", {"schedule": best})]
+    there, here = await played_by_both(framework, bundle, tmp_path, [(0, [(calls, "")]), (1, [(calls, "")])])
+    assert [seen["reward"] for seen in there] == [1.0, 1.0]
+    for sandbox, seen in here.items():
+        assert seen == there, sandbox
+
+
+@pytest.mark.anyio
+async def test_gridsim_scores_the_same_submissions_the_same_under_both(
+    framework: Original, base_image: str, tmp_path: Path
+) -> None:
+    tasks = ["eval-0000", "eval-0123", "train-0000"]
+    bundle = small_gridsim(tmp_path, base_image, tasks)
     episodes = [
         (index, [([("get_prices", {}), ("submit_schedule", {"schedule": schedule})], "done")])
         for index, task in enumerate(tasks)

@@ -24,23 +24,31 @@ async def loaded(episode: Episode) -> Any:
 
 
 @pytest.mark.anyio
-async def test_a_reset_drops_what_was_loaded(tmp_path: Path) -> None:
+async def test_a_reset_reaches_an_env_that_the_task_has_not_set_up(tmp_path: Path) -> None:
+    steps = [ENV, AGENT, ASK, {**RESET, "fail_task_on_error": True}, GRADE]
+    async with staged(a_bundle(tmp_path / "b", *steps)) as start:
+        episode = await start()
+        turn = await episode.next_turn()
+        await turn.call("submit", {"value": 1.0})
+        await turn.end("")
+        assert await episode.result() == {"grade": 0.0}  # what was submitted is gone
+
+
+@pytest.mark.anyio
+async def test_a_reset_leaves_alone_what_the_task_has_set_up(tmp_path: Path) -> None:
     async with staged(a_bundle(tmp_path / "b", ENV, LOAD, RESET, AGENT, ASK, GRADE)) as start:
         episode = await start()
         await episode.next_turn()
-        assert await loaded(episode) is None
+        assert await loaded(episode) == 0.5
         await episode.abandon("enough")
 
 
 @pytest.mark.anyio
 async def test_a_reset_is_skipped_where_it_is_not_served(tmp_path: Path) -> None:
-    bundle = a_bundle(
-        tmp_path / "b", ENV, LOAD, RESET, AGENT, ASK, GRADE, env_vars={"STUB_OPERATIONS": "data/add,data/get"}
-    )
+    bundle = a_bundle(tmp_path / "b", ENV, RESET, AGENT, ASK, GRADE, env_vars={"STUB_OPERATIONS": "data/add,data/get"})
     async with staged(bundle) as start:
         episode = await start()
         await episode.next_turn()
-        assert await loaded(episode) == 0.5
         assert episode.failed_steps == []
         await episode.abandon("enough")
 
@@ -64,7 +72,7 @@ async def test_a_failed_reset_is_recorded_unless_the_task_says_it_is_fatal(tmp_p
 
 def test_a_reset_after_a_load_is_warned_of(tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path / "b", ENV, LOAD, RESET)
-    assert warning == "step 'reset': drops what step 'load' set up in env 'stub'"
+    assert warning == "step 'reset': is skipped: it would drop what step 'load' sets up in env 'stub'"
     assert not warnings_of(tmp_path / "c", ENV, RESET, LOAD)
 
 

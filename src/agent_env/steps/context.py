@@ -37,6 +37,8 @@ class DeployedEnv:
     access: ToolAccess = field(default_factory=ToolAccess)
     tools: tuple[Tool, ...] = ()
     """as they were last listed"""
+    set_up: str | None = None
+    """id of the last step that loaded something into it"""
     dead: str | None = None
     """why it answers nothing any more, where the env has that scored and not masked (`on_oom = "score"`)"""
 

@@ -124,6 +124,7 @@ class LoadArtifact(StepModel):
                 if artifact.type in _SEED_DATA:
                     assert self.env_id is not None
                     await self._load_data(context, context.envs[self.env_id], artifact)
+                    context.envs[self.env_id].set_up = step.id
                 else:
                     await self._load_files(context, artifact)
             except EpisodeFailure as failure:
