@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stubs.crosstalk import Crosstalk, secret_env
+from stubs.crosstalk import NOT_ISOLATED, Crosstalk, secret_env
 
 from agent_env.sandbox.docker import DockerProvider
 from agent_env.sandbox.fork import Isolating
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
-
-NOT_ISOLATED = {"/tmp", "/var/tmp", "process cmdline"}
-"""docs/isolation.md lists them: files of everybody's, and command lines"""
 
 
 async def test_no_fork_sees_what_another_one_keeps(

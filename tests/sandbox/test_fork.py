@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stubs.crosstalk import Crosstalk, secret_env
 from stubs.stub_bundle import stub_env
 
 from agent_env.bundle.model import Env, EnvSettings
@@ -276,6 +277,16 @@ async def test_paths_lead_nowhere_but_into_the_fork(tmp_path: Path) -> None:
             await sandbox.exec(["mkfifo", "fifo"], timeout=20)
             with pytest.raises(EpisodeFailure, match="reading"):
                 await sandbox.get(path)
+
+
+async def test_no_fork_finds_a_secret_of_another_in_a_place_of_its_own(tmp_path: Path) -> None:
+    async with forking() as provider:
+        talk = Crosstalk(provider, await provider.prepare(secret_env(tmp_path / "env", own_only=True)))
+        await talk.play(episodes=30, at_once=6)
+    own = {"global", "builtins", "module", "environ", "working folder", "home", "TMPDIR", "database"}
+    assert set(talk.own) == own
+    assert not talk.at_once
+    assert not talk.afterwards
 
 
 async def test_other_envs_pass_as_ever(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from agent_env.bundle.model import Env, EnvSettings
@@ -14,6 +15,8 @@ from agent_env.sandbox.base import Prepared, SandboxSpec
 from agent_env.sandbox.conformance_checks import answers, ask
 from agent_env.sandbox.fork import Isolating
 
+NOT_ISOLATED = {"/tmp", "/var/tmp", "process cmdline"}
+"""docs/isolation.md lists them: files of everybody's, and command lines"""
 SERVER = Path(__file__).with_name("secret_env.py")
 _DOCKERFILE = """\
 ARG BASE_IMAGE=python:3.12-slim
@@ -26,12 +29,15 @@ CMD ["python", "server.py"]
 """
 
 
-def secret_env(folder: Path) -> Env:
+def secret_env(folder: Path, *, own_only: bool = False) -> Env:
+    """`own_only`: leave out the places that all processes of a machine share."""
     if not folder.exists():
         folder.mkdir(parents=True)
         shutil.copy(SERVER, folder / "server.py")
         (folder / "Dockerfile").write_text(_DOCKERFILE)
     settings = EnvSettings(command=("python", "server.py"), preload=("json", "tempfile", "sqlite3"), pids=32)
+    if own_only:
+        settings = replace(settings, pids=None, env={"OWN_ONLY": "1"})
     digest = hashlib.sha256(SERVER.read_bytes()).hexdigest()
     return Env(name="secret", path=folder, environment_name="secret", digest=digest, settings=settings)
 

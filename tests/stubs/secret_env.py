@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 SECRET = re.compile(rb"SECRET-[0-9a-z]+")
 KEPT = []
+OWN_ONLY = "OWN_ONLY" in os.environ
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.shmat.restype = ctypes.c_void_p
 
@@ -36,6 +37,8 @@ def plant(secret):
         database.execute("create table if not exists planted (secret text)")
         database.execute("insert into planted values (?)", [secret])
     database.close()
+    if OWN_ONLY:
+        return
     block = shared_memory.SharedMemory(create=True, size=64)
     block.buf[: len(secret)] = secret.encode()
     KEPT.append(block)
@@ -65,7 +68,7 @@ def look():
     note("module", getattr(json.decoder, "planted", ""))
     note("environ", os.environ)
     roots = {"working folder": ".", "home": os.path.expanduser("~"), "TMPDIR": tempfile.gettempdir()}
-    roots |= {"/dev/shm": "/dev/shm", "/tmp": "/tmp", "/var/tmp": "/var/tmp", "image": "/app"}
+    roots |= {} if OWN_ONLY else {"/dev/shm": "/dev/shm", "/tmp": "/tmp", "/var/tmp": "/var/tmp", "image": "/app"}
     for place, root in roots.items():
         for path in glob.iglob(f"{root}/**", recursive=True, include_hidden=True):
             note(place if "agent-env" not in path or place in ("working folder", "home", "TMPDIR") else "folders", path)
@@ -81,6 +84,8 @@ def look():
         database.close()
     except sqlite3.OperationalError:
         pass
+    if OWN_ONLY:
+        return {secret: sorted(places) for secret, places in found.items()}
     note("System V", attached())
     for entry in filter(str.isdigit, os.listdir("/proc")):
         for name in ("environ", "cmdline"):
