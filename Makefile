@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 SANDBOX ?= auto
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit soak clients lint docs
+.PHONY: demo test unit soak clients lint docs bench
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)

@@ -169,7 +169,7 @@ def test_days_that_one_seed_lost_are_no_part_of_the_comparison(grpo: ModuleType)
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_two_steps_through_both_servers(tmp_path: Path) -> None:
-    flags = ["--steps=2", "--seeds=1", "--eval-days=2", "--isolation=container", "--concurrency=4"]
+    flags = ["--steps=2", "--seeds=1", "--eval-days=2", "--concurrency=8"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *flags, f"--out={tmp_path}"],
         stdin=subprocess.DEVNULL,

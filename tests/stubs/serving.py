@@ -31,7 +31,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
         sock.close()
 
 
-class _no_signals:  # noqa: N801
+class _no_signals:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
