@@ -46,6 +46,7 @@ SUITES = {
 def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     names = given.names or list(SUITES)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     faults = []
     for name in names:
         suite = SUITES[name]
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="agent-env-bench-") as work:
             os.environ["AGENT_ENV_STATE"] = f"{work}/state"
             try:
-                metrics = suite.measure(Context(Path(work), given.pairs, given.quick))
+                metrics = suite.measure(Context(Path(work), given.out.parent, given.pairs, given.quick))
             except (Failed, AgentEnvError) as failure:
                 faults.append(name)
                 print(f"  not measured: {failure}", file=sys.stderr, flush=True)

@@ -11,6 +11,9 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class Context:
     work: Path
+    """a folder of this measurement's own, gone afterwards"""
+    out: Path
+    """where the results go"""
     pairs: int
     """interleaved repetitions of a comparison"""
     quick: bool

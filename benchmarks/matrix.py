@@ -7,7 +7,6 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -43,8 +42,7 @@ def measure(context: Context) -> list[Metric]:
         except Failed as failure:
             cells[name] = {"failed": str(failure)}
             context.say(f"{name}: {failure}")
-    path = Path(__file__).with_name("matrix.json")
-    path.write_text(json.dumps(cells, indent=1) + "\n")
+    (context.out / "matrix.json").write_text(json.dumps(cells, indent=1) + "\n")
     print(_table(cells))
     return []
 

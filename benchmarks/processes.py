@@ -45,8 +45,8 @@ class Process:
         return "".join(self.out) + self.log.read_text(errors="replace")
 
     def cpu(self) -> float:
-        """CPU seconds so far of the process, of its children that ended, and of its descendants that live."""
-        return sum(_cpu(pid) for pid in descendants(self.pid)) + _reaped(self.pid)
+        """CPU seconds so far of the process and of its descendants: those that live, and what each has reaped."""
+        return sum(_cpu(pid) + _reaped(pid) for pid in descendants(self.pid))
 
     def rss(self) -> int:
         """Bytes of memory of the process alone."""
@@ -92,7 +92,10 @@ def _cpu(pid: int) -> float:
 
 
 def _reaped(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
     return (int(fields[13]) + int(fields[14])) / _TICK
 
 
