@@ -58,11 +58,18 @@ def left_behind(uid: int) -> list[str]:
     found: list[str] = []
     for folder in SHARED_FOLDERS:
         try:
-            with os.scandir(folder) as entries:
-                found += [entry.path for entry in entries if entry.stat(follow_symlinks=False).st_uid == uid]
+            names = os.listdir(folder)
         except OSError:
             continue
+        found += [path for name in names if _is_of(uid, path := os.path.join(folder, name))]
     return found
+
+
+def _is_of(uid: int, path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == uid
+    except OSError:
+        return False  # another fork's, gone meanwhile
 
 
 def remove_objects(uid: int) -> None:
