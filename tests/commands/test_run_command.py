@@ -14,10 +14,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from stubs.processes import OPENENV, Command, finished
+from stubs.processes import OPENENV, Command, command, finished
 from stubs.stub_bundle import stub_task, write_stub_bundle
-
-from agent_env.sandbox.process import sandboxes_dir
 
 pytestmark = pytest.mark.integration
 
@@ -82,21 +80,23 @@ def test_one_failed_task_is_told_and_ends_with_1(here: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing_and_tells_what_was_done(here: Path, number: signal.Signals) -> None:
-    before = set(sandboxes_dir().iterdir())
-    running = Command(OPENENV, "run", "stub-v1", "--sandbox", "process", "--policy", "mine:sleeps")
-    until = time.monotonic() + 60
-    while running.out.count("asleep") < 2:
-        assert running.process.poll() is None, running.log
-        assert time.monotonic() < until, running.log
-        time.sleep(0.02)
-    assert set(sandboxes_dir().iterdir()) > before
-    running.process.send_signal(number)
-    running.process.send_signal(number)
-    assert running.wait(30) == 130
+    state = {"AGENT_ENV_STATE": str(here / "state")}
+    sandboxes = here / "state" / "sandboxes"
+    flags = ["--sandbox", "process", "--policy", "mine:sleeps"]
+    with command(OPENENV, "run", "stub-v1", *flags, env=state) as running:
+        until = time.monotonic() + 60
+        while running.out.count("asleep") < 2:
+            assert running.process.poll() is None, running.log
+            assert time.monotonic() < until, running.log
+            time.sleep(0.02)
+        assert len(list(sandboxes.glob("*.json"))) == 2
+        running.process.send_signal(number)
+        running.process.send_signal(number)
+        assert running.wait(30) == 130
     assert "interrupted: removing what was started" in running.log
     assert "2/2 tasks: 2 CANCELLED" in running.out
     assert "Traceback" not in running.log
-    assert not set(sandboxes_dir().iterdir()) - before
+    assert list(sandboxes.iterdir()) == []
 
 
 def test_a_model_plays_with_its_key_and_fields(here: Path) -> None:
