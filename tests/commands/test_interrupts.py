@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
+import sys
 
 import pytest
 
@@ -47,6 +49,20 @@ def test_a_signal_cancels_once_and_leaves_time_to_tear_down(
     assert torn_down == [True]
     said = capsys.readouterr().err.splitlines()
     assert said == ["interrupted: removing what was started", "still removing what was started"]
+
+
+def test_it_works_with_nobody_left_to_read_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    async def work() -> None:
+        monkeypatch.setattr(sys, "stderr", Gone())
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_to_end(work())
 
 
 def test_work_that_ends_in_spite_of_a_signal_has_its_result() -> None:

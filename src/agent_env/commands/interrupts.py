@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -28,10 +29,11 @@ async def _watched(work: Coroutine[Any, Any, T]) -> T:
     def interrupt(number: int, frame: None) -> None:
         nonlocal interrupted
         words = "still removing what was started" if interrupted else "interrupted: removing what was started"
-        print(words, file=sys.stderr, flush=True)
         if not interrupted:
             interrupted = True
             task.cancel()
+        with contextlib.suppress(OSError):  # nobody may be left to read it
+            print(words, file=sys.stderr, flush=True)
 
     with ended_by_signals(interrupt):
         await asyncio.wait({task})
