@@ -13,14 +13,21 @@ from typing import Any
 import docker
 import pytest
 from stubs.containers import ended, inside
-from stubs.stub_bundle import STUB_SERVER
+from stubs.stub_bundle import STUB_SERVER, stub_task, write_stub_bundle
 
+from agent_env.bundle import load_bundle
 from agent_env.bundle.model import Env, EnvSettings
+from agent_env.commands.forkcheck import compare_forks
+from agent_env.commands.selection import choose
 from agent_env.env.card import wait_ready
 from agent_env.env.http import EnvHttp
 from agent_env.env.tools import ToolSession
+from agent_env.episode import Runtime, plan_bundle
 from agent_env.errors import ConfigError, EpisodeFailure
+from agent_env.findings import Level
+from agent_env.grading.pool import GraderPool
 from agent_env.sandbox.base import SandboxSpec
+from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.docker import DockerProvider
 from agent_env.sandbox.fork import Isolating
 from agent_env.sandbox.fork_sandbox import ForkSandbox
@@ -255,3 +262,26 @@ async def test_what_forks_can_not_have_is_refused_by_name(provider: DockerProvid
     with pytest.raises(ConfigError, match="runc"):
         await Isolating(runsc).prepare(replace(env, settings=replace(env.settings, cap_add=())))
     await runsc.aclose()
+
+
+async def test_a_check_finds_what_an_env_leaves_for_its_siblings_to_see(
+    provider: DockerProvider, tmp_path: Path
+) -> None:
+    look = '[{"name": "look", "inputSchema": {"type": "object"}}]'
+    path = write_stub_bundle(
+        tmp_path / "b", tasks={"t": stub_task(0.5)}, env_vars={"STUB_TOOLS": look}, settings='isolation = "fork"'
+    )
+    server = path / "envs" / "stub" / "server.py"
+    server.write_text(
+        server.read_text().replace("def main():", "open(f'/tmp/state-{os.getuid()}', 'w')\ndef main():", 1)
+    )
+    loaded = load_bundle(path)
+    runtime = Runtime(Isolating(provider), capacity=Capacity(2), grader=GraderPool(requirements=(), workers=1))
+    try:
+        (task,) = choose(loaded, plan_bundle(loaded)).tasks
+        await runtime.prepare_tasks([task.plan])
+        found = await compare_forks(task, runtime)
+    finally:
+        await runtime.aclose()
+    (shared,) = [finding for finding in found if finding.level is Level.WARNING]
+    assert "forks beside it can see them: /tmp/state-20000, /tmp/state-20001" in shared.problem

@@ -11,6 +11,7 @@ from typing import Any
 
 from agent_env.bundle import Bundle, Env, load_bundle
 from agent_env.commands.episodes import Ground
+from agent_env.commands.forkcheck import compare_forks
 from agent_env.commands.inspection import faults, inspect, trainable
 from agent_env.commands.players import Player
 from agent_env.commands.rehearsal import Rehearsed, rehearse
@@ -133,6 +134,7 @@ async def _on(provider: SandboxProvider, look: _Look) -> None:
         chosen = [chosen for chosen in _chosen(look, playable) if _can_be_judged(chosen.plan, runtime, report)]
         if chosen and await _graders(runtime, [task.plan for task in chosen], look):
             await _play(chosen, runtime, look)
+            await _compare_forks(chosen, runtime, look)
     finally:
         await runtime.aclose()
 
@@ -201,6 +203,18 @@ async def _play(tasks: list[Chosen], runtime: Runtime, look: _Look) -> None:
         look.report.findings += played.findings
         if not any(finding.level is Level.ERROR for finding in played.findings):
             look.report.done.append(_line(played))
+
+
+async def _compare_forks(tasks: list[Chosen], runtime: Runtime, look: _Look) -> None:
+    for task in tasks:
+        envs = [runtime.prepared[env.digest].env for env in task.plan.envs]
+        if not any(env.settings.isolation == "fork" for env in envs):
+            continue
+        look.say(f"playing {task.name} in two forks, and in sandboxes of its own")
+        found = await compare_forks(task, runtime)
+        look.report.findings += found
+        if not found:
+            look.report.done.append(f"task {task.name} is the same in two forks at once as in a sandbox of its own")
 
 
 def _note_graders(tasks: list[Chosen], look: _Look) -> None:

@@ -73,6 +73,11 @@ class Isolating:
         """The fork servers that run now."""
         return [host for lane in self._lanes.values() for host in lane.hosts]
 
+    @property
+    def sandboxes(self) -> list[ForkSandbox]:
+        """The forks that live now."""
+        return list(self._sandboxes)
+
     async def settled(self) -> None:
         """Wait for the fork servers that are being started."""
         await asyncio.gather(*(lane.settled() for lane in self._lanes.values()))
