@@ -98,7 +98,6 @@ class GraderProcess:
 
     async def grade(self, source: Source, mcp_url: str, run: Any, timeout: float) -> dict[str, Any]:
         """The worker's answer; `{"timeout"}` also when the process had to be given up, `{"error"}` when it died."""
-        begun = _log_size(self._folder)
         self._uses += 1
         request = {"number": self._uses, "id": source.digest, "name": source.name, "timeout": timeout}
         request |= {"mcp_url": mcp_url, "run": run}
@@ -112,22 +111,25 @@ class GraderProcess:
                 raise ValueError("it answered out of turn")
         except TimeoutError:
             self._spoilt = True
-            return {"timeout": _blocked_at(self.printed(begun), source.name)}
+            return {"timeout": _blocked_at(self.printed(self._uses), source.name)}
         except (OSError, EOFError, ValueError) as error:
             self._spoilt = True
-            return {"error": await self._ending(error), "where": "", "printed": self.printed(begun)}
+            return {"error": await self._ending(error), "where": "", "printed": self.printed(self._uses)}
         self._modules.add(source.digest)
         if answer.get("spoilt") or set(descendants(self._kept.keeper_pid)) - {self._kept.pid}:
             self._spoilt = True
         if "rows" not in answer:
-            answer["printed"] = self.printed(begun)
+            answer["printed"] = self.printed(self._uses)
         return answer
 
-    def printed(self, start: int = 0, limit: int = 4096) -> str:
-        """The last of what the grader printed from that offset on."""
-        data = b""
-        for path, offset in _log_files(self._folder):
-            data += path.read_bytes()[max(0, start - offset) :]
+    def printed(self, number: int | None = None, limit: int = 4096) -> str:
+        """The last of what was printed, by that verify alone when it is named."""
+        data = b"".join(path.read_bytes() for path in _log_files(self._folder))
+        if number is not None:
+            mark = b"\x1e%d\n" % number
+            _, found, after = data.rpartition(mark)
+            # A mark that is not there was cut off with the log's head, or has not been written yet.
+            data = after if found or len(data) >= LOG_LIMIT // 4 else b""
         return data[-limit:].decode("utf-8", "replace")
 
     async def end(self) -> None:
@@ -218,15 +220,9 @@ def _reachable(path: Path) -> bool:
     return all(stat.S_IMODE(part.stat().st_mode) & stat.S_IXOTH for part in (path, *path.parents))
 
 
-def _log_files(folder: Path) -> list[tuple[Path, int]]:
-    """The log's files with the offset of their first byte; see `sandbox.keeper.Log`."""
-    files = [(path, int(path.suffix[1:])) for path in folder.glob("log.*")]
-    return sorted(files, key=lambda file: file[1])
-
-
-def _log_size(folder: Path) -> int:
-    files = _log_files(folder)
-    return files[-1][1] + files[-1][0].stat().st_size if files else 0
+def _log_files(folder: Path) -> list[Path]:
+    """The log's files, the oldest first: each is named by the offset of its first byte; see `sandbox.keeper.Log`."""
+    return sorted(folder.glob("log.*"), key=lambda path: int(path.suffix[1:]))
 
 
 def _blocked_at(printed: str, name: str) -> str:
