@@ -16,7 +16,7 @@ import pytest
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.grading.pool import DEFAULT_REQUIREMENTS, GraderPool
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 Write = Callable[[str], Path]
 URL = "http://127.0.0.1:9/mcp"

@@ -12,7 +12,7 @@ import pytest
 from stubs.gym_client import Bench, bench, response, row, until
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(1800)]
 
 REQUESTS = int(os.environ.get("AGENT_ENV_FUZZ_REQUESTS", "400"))
 

@@ -11,7 +11,7 @@ import pytest
 from stubs.gym_client import bench, post, response, row
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 async def play(url: str, waits: list[float]) -> str:

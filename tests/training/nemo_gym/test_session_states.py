@@ -208,7 +208,7 @@ def _typed(session_id: str, index: int) -> dict[str, Any]:
     }
 
 
-TestSessionStates = pytest.mark.timeout(600)(SessionStates.TestCase)
+TestSessionStates = pytest.mark.integration(pytest.mark.timeout(600 + 6 * EXAMPLES)(SessionStates.TestCase))
 TestSessionStates.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=15,
