@@ -33,7 +33,6 @@ SUITES = {
     "card": Suite(starts.measure_card, "an env's start to its card, beside docker run alone", 3),
     "original": Suite(versus_original.measure, "one episode at a time, beside the original", 8),
     "throughput": Suite(throughput.measure, "eight episodes at once, beside the original and bare containers", 45),
-    "fork": Suite(throughput.measure_fork, "the same in fork isolation", 35),
     "native": Suite(versus_native.measure, "serve alone, beside NeMo Gym's native server", 5),
     "serve": Suite(starts.measure_serve, "serve's start", 1),
     "idle": Suite(crowds.measure_idle, "memory of 1,000 idle sessions", 1),

@@ -1,12 +1,9 @@
-"""Episodes a minute, eight at once: ours through both servers, the original's, and bare containers, in alternating
-blocks."""
+"""Episodes a minute, eight at once, in alternating blocks: ours through both servers, the peer, bare containers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
@@ -25,38 +22,44 @@ from benchmarks.waiting import quiet, until
 
 CONCURRENCY = 8
 BLOCK = 16
-"""episodes of a block; many more of ours in fork isolation, which has them in no time"""
+"""episodes of a block"""
+FORK_BLOCK = 160
+"""fork isolation has them in no time"""
 
 
 def measure(context: Context) -> list[Metric]:
-    """A container of its own for each episode, started when it is asked for."""
+    """Each episode in a container of its own, started when it is asked for; and eight at once as forks in one."""
     bundle = write_echo()
-    image = asyncio.run(image_of(bundle))
+    bare = Bare(asyncio.run(image_of(bundle)))
     with (
         original(bundle, context.work / "original", free_port()) as theirs,
-        chain(bundle, context.work / "cold", "docker", CONCURRENCY, ["--warm", "0"]) as ours,
+        chain(bundle, context.work / "cold", "docker", CONCURRENCY, ["--warm", "0"]) as cold,
+        chain(bundle, context.work / "fork", "docker", CONCURRENCY, ["--isolation", "fork"]) as fork,
     ):
-        blocks = _Blocks(theirs, ours, BLOCK, Bare(image))
-        asyncio.run(blocks.measure(context))
-    lean = paired("", "1/min", 2.5, blocks.ours_rate, blocks.their_rate, of="ratio", at_least=True)
-    bare = paired("", "1/min", 0.8, blocks.ours_rate, blocks.bare_rate, of="ratio", at_least=True)
-    return [_either(lean, bare), _cpu(blocks.cpu)]
-
-
-def measure_fork(context: Context) -> list[Metric]:
-    """Episodes as forks, eight of them in one container."""
-    bundle = write_echo()
-    with (
-        original(bundle, context.work / "original", free_port()) as theirs,
-        chain(bundle, context.work / "fork", "docker", CONCURRENCY, ["--isolation", "fork"]) as ours,
-    ):
-        blocks = _Blocks(theirs, ours, 10 * BLOCK, None)
-        asyncio.run(blocks.measure(context))
-    rates = blocks.ours_rate, blocks.their_rate
+        sides = [_Ours(cold, BLOCK), _Ours(fork, FORK_BLOCK), _Theirs(theirs), _Bare(bare)]
+        asyncio.run(_measure(context, sides))
+    our_cold, our_fork, lean, alone = (side.rates for side in sides)
     return [
-        paired("fork_episodes", "1/min", 600, *rates, at_least=True),
-        paired("fork_episodes_vs_lean", "1/min", 25, *rates, of="ratio", at_least=True),
+        _either(
+            paired("", "1/min", 2.5, our_cold, lean, of="ratio", at_least=True),
+            paired("", "1/min", 0.8, our_cold, alone, of="ratio", at_least=True),
+        ),
+        _cpu(sides[0].cpu),
+        paired("fork_episodes", "1/min", 600, our_fork, lean, at_least=True),
+        paired("fork_episodes_vs_lean", "1/min", 25, our_fork, lean, of="ratio", at_least=True),
     ]
+
+
+async def _measure(context: Context, sides: list[_Side]) -> None:
+    """The first round is not counted."""
+    for number in range(context.pairs + 1):
+        for side in sides if number % 2 else reversed(sides):
+            await side.block()
+        if number == 0:
+            for side in sides:
+                side.rates.clear()
+                side.cpu.clear()
+        context.say(f"round {number} of {context.pairs}: {', '.join(f'{side.last:.0f}' for side in sides)} a minute")
 
 
 async def image_of(bundle: Path) -> str:
@@ -68,74 +71,78 @@ async def image_of(bundle: Path) -> str:
         await docker.aclose()
 
 
-class _Blocks:
-    def __init__(self, theirs: Process, ours: Chain, our_count: int, bare: Bare | None) -> None:
-        self._theirs = theirs
-        self._ours = ours
-        self._our_count = our_count
-        self._bare = bare
-        self._client = RolloutClient(ours.serve.url, pooled=True)
-        self.rates: dict[str, list[float]] = defaultdict(list)
-        """episodes a minute"""
+class _Side:
+    count = BLOCK
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self.rates: list[float] = []
+        """episodes a minute, by block"""
         self.cpu: list[float] = []
-        """seconds an episode, of our client and both servers"""
+        """seconds an episode"""
 
-    @property
-    def ours_rate(self) -> list[float]:
-        return self.rates["ours"]
+    async def play(self) -> None:
+        raise Failed("this side plays nothing")
 
-    @property
-    def their_rate(self) -> list[float]:
-        return self.rates["theirs"]
-
-    @property
-    def bare_rate(self) -> list[float]:
-        return self.rates["bare"]
-
-    async def measure(self, context: Context) -> None:
-        """The first round is not counted."""
-        blocks = [self._our_block, self._their_block, *([self._bare_block] if self._bare else [])]
-        for number in range(context.pairs + 1):
-            for block in blocks if number % 2 else reversed(blocks):
-                await block()
-            if number == 0:
-                self.rates.clear()
-                self.cpu.clear()
-            context.say(f"block {number} of {context.pairs}")
-        await self._client.aclose()
-
-    async def _our_block(self) -> None:
-        before = self._ours.cpu() + time.process_time()
-        await self._block("ours", self._rollout, self._our_count)
-        self.cpu.append((self._ours.cpu() + time.process_time() - before) / self._our_count)
-        await quiet(self._ours.openenv.url)
-
-    async def _their_block(self) -> None:
-        await self._block("theirs", lambda: episode(self._theirs.url, 1), BLOCK)
-        await until(lambda: not containers(), "the original's containers to go")
-
-    async def _bare_block(self) -> None:
-        assert self._bare is not None
-        bare = self._bare
-        await self._block("bare", lambda: asyncio.to_thread(bare.episode), BLOCK)
-
-    async def _block(self, side: str, play: Callable[[], Awaitable[object]], count: int) -> None:
-        left = iter(range(count))
+    async def block(self) -> None:
+        left = iter(range(self.count))
 
         async def player() -> None:
             for _ in left:
-                await play()
+                await self.play()
 
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(CONCURRENCY):
                 group.create_task(player())
-        self.rates[side].append(60 * count / (time.perf_counter() - began))
+        self.last = 60 * self.count / (time.perf_counter() - began)
+        self.rates.append(self.last)
 
-    async def _rollout(self) -> None:
-        result = await self._client.play(self._ours.rows[0], echo_once)
+
+class _Ours(_Side):
+    """Rollouts through both servers."""
+
+    def __init__(self, servers: Chain, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self._servers = servers
+
+    async def block(self) -> None:
+        self._client = RolloutClient(self._servers.serve.url, pooled=True)
+        before = self._servers.cpu() + time.process_time()
+        await super().block()
+        self.cpu.append((self._servers.cpu() + time.process_time() - before) / self.count)
+        await self._client.aclose()
+        await quiet(self._servers.openenv.url)
+
+    async def play(self) -> None:
+        result = await self._client.play(self._servers.rows[0], echo_once)
         if not result.measured or result.reward != 1.0:
             raise Failed(f"a rollout through serve: {result.error or result.reason or result.reward}")
+
+
+class _Theirs(_Side):
+    def __init__(self, server: Process) -> None:
+        super().__init__()
+        self._server = server
+
+    async def block(self) -> None:
+        await super().block()
+        await until(lambda: not containers(), "the original's containers to go")
+
+    async def play(self) -> None:
+        await episode(self._server.url, 1)
+
+
+class _Bare(_Side):
+    """Start to card and removal, nothing in between."""
+
+    def __init__(self, bare: Bare) -> None:
+        super().__init__()
+        self._bare = bare
+
+    async def play(self) -> None:
+        await asyncio.to_thread(self._bare.episode)
 
 
 def _either(lean: Metric, bare: Metric) -> Metric:
