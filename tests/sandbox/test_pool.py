@@ -94,8 +94,9 @@ A = kind("a")
 async def pool_of(
     yard: Yard, warm: Warm | None, *kinds: Prepared, capacity: Capacity | None = None
 ) -> AsyncIterator[WarmPool[Box]]:
-    async def found(sandbox: Any, env: Env) -> Box:
+    async def found(sandbox: Any, env: Env, ahead: bool) -> Box:
         box: Box = sandbox
+        assert ahead == (box.spec.episode == SPARE)
         return box
 
     pool: WarmPool[Box] = WarmPool(yard, capacity or Capacity(8, starting=2), found, warm)  # type: ignore[arg-type]
