@@ -205,6 +205,7 @@ async def test_a_take_that_is_cancelled_leaves_nothing_that_nobody_owns(after: f
         task.cancel()
         await asyncio.wait({task})
         for sandbox in owned:
+            assert sandbox.closed or not task.cancelled()
             await sandbox.stop()
     assert not yard.there
     assert capacity.snapshot()["starting"] == 0

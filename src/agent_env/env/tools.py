@@ -6,7 +6,8 @@ What a model does wrong comes back as a result with `is_error`; only what the en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,19 +73,15 @@ class ToolSession:
                 kinds of a dead env.
         """
         channel = McpChannel(http, card.mcp_path, role)
-        what = f"opening an MCP session at {card.mcp_path}"
-        try:
-            async with asyncio.timeout(timeout):
-                await channel.initialize()
-                listed = await _list_while_announcing(channel)
-                tools = _checked(listed)
-        except TimeoutError:
-            raise EpisodeFailure(FailureKind.ENV_UNREACHABLE, f"{what}: not done after {timeout:g} s") from None
-        except McpError as error:
-            raise EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"{what}: {error}") from error
-        except HttpError as error:
-            raise await env_failure(http.sandbox, what, error) from error
+        async with _told(http, f"opening an MCP session at {card.mcp_path}", timeout):
+            await channel.initialize()
+            tools = _checked(await _list_while_announcing(channel))
         return cls(channel, tools, http)
+
+    async def list_again(self, *, timeout: float = OPEN_TIMEOUT) -> None:
+        """List the tools anew, after something may have changed them. Raises as `open`."""
+        async with _told(self._http, "listing the tools", timeout):
+            self.tools = _checked(await _list(self.channel))
 
     async def call(self, name: str, arguments: Mapping[str, Json], *, timeout: float) -> ToolResult:
         """Call a tool once; it is never repeated.
@@ -121,6 +118,20 @@ class ToolSession:
 def tool_error(text: str) -> ToolResult:
     """A result that tells the model what it did wrong."""
     return ToolResult(content=[{"type": "text", "text": text}], is_error=True)
+
+
+@asynccontextmanager
+async def _told(http: EnvHttp, what: str, timeout: float) -> AsyncIterator[None]:
+    """What goes wrong inside, as an `EpisodeFailure`."""
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise EpisodeFailure(FailureKind.ENV_UNREACHABLE, f"{what}: not done after {timeout:g} s") from None
+    except McpError as error:
+        raise EpisodeFailure(FailureKind.ENV_PROTOCOL_ERROR, f"{what}: {error}") from error
+    except HttpError as error:
+        raise await env_failure(http.sandbox, what, error) from error
 
 
 async def _list_while_announcing(channel: McpChannel) -> list[Json]:

@@ -158,7 +158,7 @@ class Episode:
             place = await self._runtime.capacity.place()
             waited = time.monotonic() - started
             self._context.spent("wait_s", waited)
-            await self._runtime.check_provider()
+            await self._runtime.check_provider(soon=True)
             self._placed.set_result(waited)
             await self._run_steps()
             self._scored.set_result({v.step_id: v.score for v in self._context.verifications.values()})
@@ -242,9 +242,7 @@ class Episode:
         if deployed.dead:
             return None
         try:
-            session = await ToolSession.open(
-                deployed.http, deployed.card, role=role, timeout=self._runtime.deadlines.tool
-            )
+            session = await deployed.open_tools(role, self._runtime.deadlines.tool)
         except EpisodeFailure as failure:
             scored = failure.kind is FailureKind.PROVIDER_OOM_KILLED and deployed.env.settings.on_oom == "score"
             if not scored or not deployed.tools:  # without tools ever listed it was not the agent's doing

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _CHECK_EVERY = 5.0
 """seconds that a provider's health is taken as known"""
+_TRUSTED_FOR = 30.0
+"""seconds after which whoever wants to know has to wait for the answer"""
 
 
 class Runtime:
@@ -57,7 +59,8 @@ class Runtime:
         self.prepared: dict[str, Prepared] = dict(prepared or {})
         """by env digest"""
         self._episodes: set[Episode] = set()
-        self._checked = -_CHECK_EVERY
+        self._checked = -inf
+        self._asking: asyncio.Task[None] | None = None
         self._close_provider = close_provider
 
     @property
@@ -98,15 +101,32 @@ class Runtime:
         """Start sandboxes ahead of need, of every env that is prepared by now."""
         self.pool.begin(prepared for prepared in self.prepared.values() if prepared.env.type == DEPLOYABLE)
 
-    async def _open(self, sandbox: Sandbox, env: Env) -> OpenEnv:
-        return await open_env(sandbox, env, timeout=min(env.settings.start_timeout or inf, self.deadlines.deploy))
+    async def _open(self, sandbox: Sandbox, env: Env, ahead: bool) -> OpenEnv:
+        timeout = min(env.settings.start_timeout or inf, self.deadlines.deploy)
+        return await open_env(sandbox, env, timeout=timeout, ahead=ahead)
 
-    async def check_provider(self) -> None:
-        """Raises `EpisodeFailure` when the provider can't start anything; asks it at most every few seconds."""
-        now = time.monotonic()
-        if now - self._checked >= _CHECK_EVERY:
+    async def check_provider(self, *, soon: bool = False) -> None:
+        """Raises `EpisodeFailure` when the provider can't start anything; asks it at most every few seconds.
+
+        `soon`: nobody waits for the answer as long as the last one was good; a bad one counts from the next check on.
+        """
+        age = time.monotonic() - self._checked
+        if age < _CHECK_EVERY:
+            return
+        if not soon or age >= _TRUSTED_FOR:
+            await self._ask_provider()
+        elif self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_provider(), name="check of the sandbox provider")
+            self._asking.add_done_callback(_retrieved)
+
+    async def _ask_provider(self) -> None:
+        asked = time.monotonic()
+        try:
             await self.provider.check()
-            self._checked = now
+        except EpisodeFailure:
+            self._checked = -inf
+            raise
+        self._checked = asked
 
     def own(self, episode: Episode) -> None:
         """Take an episode as ours to wait for."""
@@ -121,11 +141,19 @@ class Runtime:
         for episode in episodes:
             episode.begin_abandon("the server was stopped", FailureKind.SERVER_SHUTDOWN)
         await asyncio.gather(*(episode.closed() for episode in episodes))
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
         await self.pool.aclose()
         await self.graders.aclose()
         await self.judge.aclose()
         if self._close_provider:
             await self.provider.aclose()
+
+
+def _retrieved(task: asyncio.Task[None]) -> None:
+    """The next check asks again, and tells whoever it is for."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("the sandbox provider: %s", error)
 
 
 def failure_of(error: BaseException) -> EpisodeFailure | None:

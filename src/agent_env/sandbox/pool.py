@@ -46,7 +46,7 @@ class Opened(Protocol):
 
 
 Found = TypeVar("Found", bound=Opened)
-Open = Callable[[Sandbox, Env], Awaitable[Found]]
+Open = Callable[[Sandbox, Env, bool], Awaitable[Found]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class WarmPool(Generic[Found]):
     """Hands out sandboxes of one provider. Without `warm` it keeps none and starts each when it is asked for.
 
     Args:
-        open: waits until a sandbox answers; raises `EpisodeFailure` when it doesn't.
+        open: waits until a sandbox answers, and is told whether that is ahead of need; raises `EpisodeFailure` when it
+            doesn't.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class WarmPool(Generic[Found]):
             fit = await spare.opened.answers()
         except BaseException:
             own(spare.sandbox)
+            await spare.opened.aclose()
             raise
         if fit:
             own(spare.sandbox)
@@ -178,6 +180,7 @@ class WarmPool(Generic[Found]):
             await asyncio.wait({start.task})
             if not start.task.cancelled() and start.task.exception() is None:
                 own(start.task.result().sandbox)
+                await start.task.result().opened.aclose()
             raise
         if start.task.cancelled():
             raise EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the server was stopped")
@@ -198,7 +201,7 @@ class WarmPool(Generic[Found]):
             began = time.monotonic()
             sandbox = await self._provider.start(SandboxSpec(prepared=shelf.prepared, episode=episode))
             own(sandbox)
-            opened = await self._open(sandbox, shelf.prepared.env)
+            opened = await self._open(sandbox, shelf.prepared.env, episode == SPARE)
         now = time.monotonic()
         shelf.demand.started(now - began)
         return Ready(sandbox, opened, now)

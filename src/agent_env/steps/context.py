@@ -12,7 +12,7 @@ from agent_env.bundle import Bundle, Env
 from agent_env.env.card import Card
 from agent_env.env.http import EnvHttp
 from agent_env.env.opening import OpenEnv
-from agent_env.env.tools import Tool
+from agent_env.env.tools import Tool, ToolSession
 from agent_env.errors import EpisodeFailure
 from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
@@ -41,6 +41,16 @@ class DeployedEnv:
     """id of the last step that loaded something into it"""
     dead: str | None = None
     """why it answers nothing any more, where the env has that scored and not masked (`on_oom = "score"`)"""
+    session: ToolSession | None = None
+    """opened ahead of need, for the first agent without a role that comes"""
+
+    async def open_tools(self, role: str | None, timeout: float) -> ToolSession:
+        """A session with the tools as they are now. Raises `EpisodeFailure`."""
+        session, self.session = (self.session, None) if role is None else (None, self.session)
+        if session is None:
+            return await ToolSession.open(self.http, self.card, role=role, timeout=timeout)
+        await session.list_again(timeout=timeout)
+        return session
 
 
 @dataclass(frozen=True, slots=True)

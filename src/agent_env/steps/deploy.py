@@ -69,7 +69,7 @@ class DeployEnv(StepModel):
                 FailureKind.DEPLOY_TIMEOUT, f"step {step.id!r}: env {env.name!r} was not ready after {limit:g} s"
             ) from None
         context.envs[env.name] = DeployedEnv(
-            env=env, sandbox=ready.sandbox, http=ready.opened.http, card=ready.opened.card
+            env=env, sandbox=ready.sandbox, http=ready.opened.http, card=ready.opened.card, session=ready.opened.session
         )
         context.env_of_step[step.id] = env.name
         context.spent("deploy_s", time.monotonic() - started)
