@@ -16,7 +16,7 @@ from agent_env.env.tools import ToolResult, ToolSession
 from agent_env.errors import EpisodeFailure, FailureKind
 from agent_env.sandbox.base import SandboxState
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 CARD = Card(name="x")
 TOOLS = [{"name": "act", "description": "Acts.", "inputSchema": {"type": "object"}}]

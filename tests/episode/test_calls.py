@@ -10,6 +10,8 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle, staged
 from agent_env.episode import EpisodeError
 from agent_env.episode.calls import EXCERPT, ModelCalls, excerpt
 
+pytestmark = pytest.mark.integration
+
 
 def openai(*calls: tuple[str, Any], text: str = "") -> dict[str, Any]:
     made = [

@@ -16,7 +16,7 @@ from agent_env.errors import FailureKind
 from agent_env.sandbox.base import SandboxSpec, SandboxState
 from agent_env.sandbox.process import ProcessProvider, ProcessSandbox
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 SECOND = {**ASK, "id": "again", "prompt_id": "again"}
 HAS_A = {

@@ -16,7 +16,7 @@ from agent_env.errors import FailureKind
 from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.process import ProcessProvider
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 
 class InProcessGrader:

@@ -12,6 +12,8 @@ from agent_env.env.tools import Tool
 from agent_env.episode import Deadlines, EpisodeFailure, EpisodeSpec
 from agent_env.errors import FailureKind
 
+pytestmark = pytest.mark.integration
+
 SHOP = {"id": "shop", "type": "deploy_env", "env_id": "shop"}
 
 

@@ -11,6 +11,8 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle, problems_of, staged
 from agent_env.episode import plan_task
 from agent_env.steps.access import ToolAccess
 
+pytestmark = pytest.mark.integration
+
 names = st.sampled_from(["*", "a", "b"])
 changes = st.lists(st.tuples(names, st.lists(names, max_size=3), st.booleans()), max_size=6)
 

@@ -10,6 +10,8 @@ from agent_env.env.data import data_get
 from agent_env.episode import Episode, EpisodeFailure
 from agent_env.errors import FailureKind
 
+pytestmark = pytest.mark.integration
+
 LOAD = {
     "id": "load",
     "type": "apply_server_config",

@@ -14,6 +14,8 @@ from agent_env.episode import Deadlines, EpisodeFailure
 from agent_env.errors import FailureKind
 from agent_env.steps.load import LONGEST, mime_type, time_limit
 
+pytestmark = pytest.mark.integration
+
 BOX = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
 ORDERS = {"orders.json": '{"orders": [17]}', "artifact.toml": 'type = "environment"\nenvironment_name = "stub"\n'}
 

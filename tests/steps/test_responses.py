@@ -9,6 +9,8 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle, played, problems_of, s
 from agent_env.episode import Deadlines, EpisodeFailure
 from agent_env.errors import FailureKind
 
+pytestmark = pytest.mark.integration
+
 
 def check(*criteria: dict[str, Any], **fields: Any) -> dict[str, Any]:
     usual = {"id": "said", "type": "agent_prompt_response_verifier", "prompt_id": "ask"}

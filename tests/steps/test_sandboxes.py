@@ -11,6 +11,8 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle, played, problems_of, r
 from agent_env.episode import Deadlines, Episode, EpisodeFailure
 from agent_env.errors import FailureKind
 
+pytestmark = pytest.mark.integration
+
 BOX = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm", "sandbox_type": "local"}
 GREETING = {"hello.txt": "hello there\n", "check.sh": "[[ $(cat hello.txt) == *hello* ]]\n"}
 LOAD = {
