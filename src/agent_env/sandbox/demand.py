@@ -55,12 +55,15 @@ class Demand:
         self.last = float("-inf")
         self._takes: deque[float] = deque()
         self._peaks: deque[tuple[float, int]] = deque()
+        """(when, how many within one horizon), each with fewer than the one before: the others can't count any more"""
 
     def took(self, now: float) -> None:
         self.last = now
         self._takes.append(now)
         while self._takes[0] < now - self.horizon:
             self._takes.popleft()
+        while self._peaks and self._peaks[-1][1] <= len(self._takes):
+            self._peaks.pop()
         self._peaks.append((now, len(self._takes)))
 
     def started(self, seconds: float) -> None:
@@ -75,4 +78,4 @@ class Demand:
         """The most that were taken within one horizon of late."""
         while self._peaks and self._peaks[0][0] < now - REMEMBERED:
             self._peaks.popleft()
-        return max((count for _, count in self._peaks), default=0)
+        return self._peaks[0][1] if self._peaks else 0
