@@ -49,7 +49,8 @@ def test_tells_levels_phases_and_settings(rows: str, tmp_path: Path, capsys: pyt
         assert setting in shown.out
     assert "8 places" in shown.err
     told = json.loads(out.read_text())
-    assert [level["concurrency"] for level in told["levels"]] == [1, 2]
+    assert [(level["concurrency"], level["held"]) for level in told["levels"]] == [(1, False), (2, False), (8, True)]
+    assert stub.most_running == 8, "those that were held ran all at once"
     for level in told["levels"]:
         assert level["clean"]
         assert level["timings"]["deploy_s"] == 0.5

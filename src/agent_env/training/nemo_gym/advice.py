@@ -18,6 +18,9 @@ ENOUGH = 0.9
 """The share of the best rate that the sustained one has at least, at the fewest rollouts at once."""
 PLACES_PER_ROLLOUT = 1.5
 """A rollout that the trainer cancels keeps its place until the idle timeout ends it."""
+_HOLD_SECONDS = 60
+_AT_ONCE = 0.2
+"""seconds in which a container can't start"""
 _ROUND_TO = 10
 _LEAST_TIMEOUT = 60.0
 """verifiers' default, seconds"""
@@ -31,6 +34,8 @@ class Level:
     results: tuple[RolloutResult, ...]
     wall: float
     """seconds"""
+    held: bool = False
+    """all were kept until the last one was ready, so its rate says nothing"""
 
     @property
     def rate(self) -> float:
@@ -106,37 +111,51 @@ def sustained(levels: Sequence[Level]) -> Level | None:
     return next((level for level in clean if level.rate >= ENOUGH * best), None)
 
 
-def settings(levels: Sequence[Level], model_seconds: float, group_size: int, places: int | None) -> Settings | None:
+def to_hold(levels: Sequence[Level], model_seconds: float, group_size: int, places: int | None) -> int | None:
+    """How many rollouts to keep open at once, as a proof that the box holds them: what the rate would carry, as far as
+    there are places, and no more than a minute's starts. None when no level was without faults."""
+    level = sustained(levels)
+    if level is None:
+        return None
+    wanted = max(group_size, min(_wanted(level, model_seconds), math.ceil(_HOLD_SECONDS * level.rate)))
+    return min(wanted, places or wanted)
+
+
+def settings(
+    levels: Sequence[Level], held: Level | None, model_seconds: float, group_size: int, places: int | None
+) -> Settings | None:
     """`model_seconds`: what the model takes over one rollout, all its turns together. `places`: the servers' now; None
     when they don't tell. None when no level was without faults."""
     level = sustained(levels)
     if level is None:
         return None
-    tested = max(each.concurrency for each in levels if each.clean)
-    wanted = math.ceil(level.rate * (model_seconds + level.rollout))
-    inflight = max(group_size, min(wanted, tested))
+    tried = max(each.concurrency for each in [*levels, *([held] if held else [])] if each.clean)
+    wanted = _wanted(level, model_seconds)
+    inflight = max(group_size, min(wanted, tried))
     notes = []
-    if wanted > tested:
-        notes.append(
-            f"the rate would carry {wanted} rollouts in flight, {tested} at once were tried: for more, name higher "
-            f"--levels, and see that memory holds so many sandboxes"
-        )
-    if places is not None and tested > places:
-        notes.append(f"the servers have {places} places: above that, these levels measured the queue")
+    if held is not None and not held.clean:
+        notes.append(f"{held.concurrency} rollouts open at once were too many; see the faults above")
+    elif wanted > tried:
+        limit = f"the servers have {places} places" if places is not None and places <= tried else f"{tried} were tried"
+        notes.append(f"at this rate {wanted} rollouts could be in flight, and {limit}: memory decides about more")
     arrivals = min(level.rate, inflight / (model_seconds + level.rollout))
     start = levels[0].timing("deploy_s")
     warm = group_size + math.ceil(arrivals * start)
-    if start < 0.2:
+    if start < _AT_ONCE:
         warm = 0
-        notes.append(f"a sandbox is there after {start:.2f} s (deploy), so spares are kept already, or hardly needed")
+        notes.append(f"a sandbox was there after {start:.3f} s (deploy), so spares are kept already, or not needed")
     slowest = max(each.slowest for each in levels if each.clean)
-    timeout = max(_LEAST_TIMEOUT, _ROUND_TO * math.ceil(4 * slowest / _ROUND_TO))
     return Settings(
         rate=level.rate,
         concurrency=level.concurrency,
         max_inflight=inflight,
         places=math.ceil(PLACES_PER_ROLLOUT * inflight),
         warm=warm,
-        request_timeout=timeout,
+        request_timeout=max(_LEAST_TIMEOUT, _ROUND_TO * math.ceil(4 * slowest / _ROUND_TO)),
         notes=tuple(notes),
     )
+
+
+def _wanted(level: Level, model_seconds: float) -> int:
+    """Rollouts in flight that keep the box busy."""
+    return math.ceil(level.rate * (model_seconds + level.rollout))

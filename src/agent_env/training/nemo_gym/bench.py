@@ -1,13 +1,15 @@
 """`bench URL --rows FILE`: null rollouts at rising concurrency, what the box sustains, and which settings go with it.
 
 A null rollout does what every rollout costs and nothing else: it seeds, waits until its env has started and its tools
-are listed, and verifies, so that the grader runs. Nothing is called, so its score says nothing.
+are listed, and verifies, so that the grader runs. Nothing is called, so its score says nothing. Levels tell the rate;
+then as many rollouts as that rate would carry are kept open at once, which tells whether the box holds them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,7 @@ import orjson
 
 from agent_env.errors import ConfigError
 from agent_env.tables import align
-from agent_env.training.nemo_gym.advice import Level, Settings, goes_on, settings
+from agent_env.training.nemo_gym.advice import Level, Settings, goes_on, settings, to_hold
 from agent_env.training.nemo_gym.client import Rollout, RolloutClient, RolloutResult
 from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
 from agent_env.training.nemo_gym.report import faults, quantiles
@@ -31,6 +33,8 @@ PHASES = {"seed": "seed", "first_call": "ready", "verify": "verify", "total": "t
 """a result's phase -> the table's head"""
 TIMINGS = ("wait_s", "deploy_s", "load_s", "verify_s")
 _MOST = 1024
+_LONGEST_HOLD = 120.0
+"""seconds; places that somebody else holds are not waited for"""
 _EXAMPLES = """\
   python -m agent_env.training.nemo_gym bench http://127.0.0.1:9100 --rows gym-root/.../data/train.jsonl
   python -m agent_env.training.nemo_gym bench http://127.0.0.1:9100 --rows train.jsonl --levels 8,64,256 \\
@@ -68,13 +72,18 @@ async def _command(given: argparse.Namespace) -> int:
         say(f"{concurrency} at once: {level.rate:.2f} rollouts/s")
         if not given.levels and not goes_on(levels):
             break
-    print(table(levels))
-    for line in faults({f"{level.concurrency} at once": level.results for level in levels}):
+    held = None
+    if count := to_hold(levels, given.model_seconds, given.group_size, places):
+        say(f"keeping {count} open at once")
+        held = await hold(client, rows, count)
+    shown = [*levels, *([held] if held else [])]
+    print(table(shown))
+    for line in faults({f"{level.concurrency} {_what(level)}": level.results for level in shown}):
         say(line)
-    advised = settings(levels, given.model_seconds, given.group_size, places)
+    advised = settings(levels, held, given.model_seconds, given.group_size, places)
     print(told(advised, given.model_seconds))
     if given.out:
-        _write(Path(given.out), levels, advised)
+        _write(Path(given.out), shown, advised)
     return OK if advised else FAILED
 
 
@@ -97,6 +106,38 @@ async def run_level(client: RolloutClient, rows: Sequence[Row], concurrency: int
     return Level(concurrency, tuple(results), time.perf_counter() - begun)
 
 
+async def hold(client: RolloutClient, rows: Sequence[Row], count: int) -> Level:
+    """So many rollouts, each kept until the last one is ready, as a model keeps them while it thinks."""
+    begun = time.perf_counter()
+    all_here = asyncio.Event()
+    missing = count
+
+    def arrive() -> None:
+        nonlocal missing
+        missing -= 1
+        if not missing:
+            all_here.set()
+
+    async def one(row: Row) -> RolloutResult:
+        here = False
+
+        async def policy(play: Rollout) -> None:
+            nonlocal here
+            await play.ready()
+            here = True
+            arrive()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(all_here.wait(), _LONGEST_HOLD)
+
+        result = await client.play(row, policy, name="held")
+        if not here:
+            arrive()
+        return result
+
+    results = await asyncio.gather(*(one(row) for row in itertools.islice(itertools.cycle(rows), count)))
+    return Level(count, tuple(results), time.perf_counter() - begun, held=True)
+
+
 async def places_of(url: str, headers: dict[str, str] | None) -> int | None:
     """Places of all OpenEnv servers behind the resources server; None when it does not tell."""
     http = Http(url, headers=headers)
@@ -116,7 +157,7 @@ def table(levels: Sequence[Level]) -> str:
             [
                 str(level.concurrency),
                 str(len(level.results)),
-                f"{level.rate:.2f}",
+                "held" if level.held else f"{level.rate:.2f}",
                 *(quantiles(level.seconds(phase)) for phase in PHASES),
                 str(sum(result.masked for result in level.results)),
                 str(sum(result.error is not None for result in level.results)),
@@ -151,6 +192,10 @@ def _settings_rows(advised: Settings) -> list[list[str]]:
     ]
 
 
+def _what(level: Level) -> str:
+    return "held" if level.held else "at once"
+
+
 def _doubling() -> Iterator[int]:
     concurrency = 1
     while concurrency <= _MOST:
@@ -163,6 +208,7 @@ def _write(path: Path, levels: Sequence[Level], advised: Settings | None) -> Non
         "levels": [
             {
                 "concurrency": level.concurrency,
+                "held": level.held,
                 "rollouts": len(level.results),
                 "rollouts_per_s": round(level.rate, 3),
                 "clean": level.clean,
@@ -195,7 +241,8 @@ def _parser() -> Parser:
     parser = Parser(
         "bench",
         "Plays null rollouts (seed, wait until the env is ready, verify) at rising concurrency, and says what the box\n"
-        "sustains and which settings go with it. By default concurrency doubles until the rate stops rising.",
+        "sustains and which settings go with it. By default concurrency doubles until the rate stops rising; then as\n"
+        "many rollouts as that rate carries are kept open at once.",
         _EXAMPLES,
     )
     parser.add_argument("url", metavar="URL", help="the resources server")
