@@ -118,17 +118,18 @@ def table(held: Mapping[str, Json]) -> str:
 
 
 def chart(path: Path, held: Mapping[str, Json]) -> Path:
-    """How many times the peer's value is ours, in logarithmic bars; a tick where the target of the ratio lies."""
-    compared = {name: entry for name, entry in held.items() if entry["ratio"]}
+    """How many times the peer's value is ours, in logarithmic bars, where the target is a ratio; a tick marks it."""
+    compared = {
+        name: entry for name, entry in held.items() if entry["ratio"] and entry["target_is"].startswith("ratio")
+    }
     figure = new_figure(9, 1.2 + 0.42 * max(1, len(compared)))
     axes = figure.subplots()
     for row, entry in enumerate(compared.values()):
         gain = entry["ratio"] if "at least" in entry["target_is"] else 1 / entry["ratio"]
         axes.barh(row, gain - 1, left=1, color="tab:green" if entry["met"] else "tab:orange")
         axes.annotate(f" {gain:.3g}x", (max(gain, 1), row), va="center", fontsize="small")
-        if entry["target_is"].startswith("ratio"):
-            aim = entry["target"] if "at least" in entry["target_is"] else 1 / entry["target"]
-            axes.plot([aim, aim], [row - 0.4, row + 0.4], color="black", linewidth=1.5)
+        aim = entry["target"] if "at least" in entry["target_is"] else 1 / entry["target"]
+        axes.plot([aim, aim], [row - 0.4, row + 0.4], color="black", linewidth=1.5)
     axes.axvline(1, color="grey", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(compared)), list(compared), fontsize="small")
