@@ -12,6 +12,7 @@ from agent_env.sandbox.docker_daemon import Client, is_gone, streamed
 _LATE = timedelta(seconds=1)
 _KILLED = {137: "SIGKILL", 143: "SIGTERM"}
 
+_UNBORN = "the container was made and never started"
 GONE = SandboxState(running=False, lost=True, detail="the container was removed from outside")
 
 
@@ -25,6 +26,8 @@ def read_state(client: Client, container: str, *, stopped_by_us: bool = False) -
         raise
     if told["Running"]:
         return SandboxState(running=True, detail="paused from outside" if told.get("Paused") else "")
+    if told.get("Status") == "created":
+        return SandboxState(running=False, stopped_by_us=stopped_by_us, lost=not stopped_by_us, detail=_UNBORN)
     code = int(told["ExitCode"])
     if stopped_by_us:
         return SandboxState(False, code, oom_killed=bool(told.get("OOMKilled")), stopped_by_us=True)
