@@ -62,8 +62,8 @@ def report() -> dict:
         "exit code": subprocess.run([sys.executable, "-c", "raise SystemExit(4)"]).returncode,
         "exit code, asyncio": asyncio.run(_exit_code()),
         "output": subprocess.run(["echo", "out"], capture_output=True, text=True).stdout,
-        "pool, fork": multiprocessing.get_context("fork").Pool(1).map(double, [1, 2]),
-        "pool, spawn": multiprocessing.get_context("spawn").Pool(1).map(double, [3]),
+        "pool, fork": _pooled("fork"),
+        "pool, spawn": _pooled("spawn"),
         "threads": threading.active_count() - 1,  # but for the one that answers
         "main thread": threading.main_thread().name,
         "encoding": [sys.stdout.encoding, sys.getfilesystemencoding(), sys.stdin.encoding],
@@ -81,6 +81,13 @@ def _is_open_for_long(fd: int) -> bool:
     except OSError:
         return False
     return not target.startswith(("socket:", "/proc/", "anon_inode:"))
+
+
+def _pooled(kind: str) -> list:
+    with multiprocessing.get_context(kind).Pool(1) as pool:
+        result = pool.map(double, [1, 2])
+    pool.join()
+    return result
 
 
 def _umask() -> int:

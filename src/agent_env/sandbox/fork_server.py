@@ -298,7 +298,6 @@ class ForkKeeper(keeper.Keeper):
 
     def _turn_into(self, request: dict[str, Any], tell: int) -> None:
         parent = os.getppid()
-        wake = signal.set_wakeup_fd(-1)
         keeper.stand_apart(self.stdio, VICTIM)
         keeper.limit(request["limits"])
         self.server.become(request["slot"])
@@ -318,7 +317,7 @@ class ForkKeeper(keeper.Keeper):
         os.environ.update(environment)
         program.enter(folder)
         self.control.close()
-        ours = [wake, self.wake, self.owner_fd, self.log.source if self.log else None, tell]
+        ours = [self.wake, self.waker, self.owner_fd, self.log.source if self.log else None, tell]
         for fd in {*self.stdio, *ours}:
             if fd is not None and fd > 2:
                 os.close(fd)

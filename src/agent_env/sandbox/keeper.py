@@ -92,7 +92,7 @@ class Keeper:
         self.status: int | None = None
         self.log: Log | None = None
         self.poll = select.poll()
-        self.wake = _wake_up_on_signals()
+        self.wake, self.waker = _wake_up_on_signals()
         self.owner_fd = _pidfd(owner)
         if self.owner_fd == -1:
             self.owner_gone = True
@@ -386,14 +386,14 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def _wake_up_on_signals() -> int:
+def _wake_up_on_signals() -> tuple[int, int]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return reader
+    return reader, writer
 
 
 if __name__ == "__main__":
