@@ -71,6 +71,8 @@ class _Shelf(Generic[Found]):
     prepared: Prepared
     ready: deque[Ready[Found]] = field(default_factory=deque)
     starts: list[_Start[Found]] = field(default_factory=list)
+    asked: int = 0
+    """spares that are being asked whether they still answer: ours until they did"""
     demand: Demand = field(default_factory=Demand)
     failures: int = 0
     not_before: float = 0.0
@@ -80,7 +82,7 @@ class _Shelf(Generic[Found]):
         return [start for start in self.starts if not start.claimed]
 
     @property
-    def held(self) -> int:
+    def kept(self) -> int:
         return len(self.ready) + len(self.unclaimed)
 
 
@@ -128,7 +130,7 @@ class WarmPool(Generic[Found]):
         try:
             while shelf.ready:
                 spare = shelf.ready.popleft()
-                if await self._is_fit(spare, own):
+                if await self._is_fit(shelf, spare, own):
                     return self._handed_over(spare, episode)
             if shelf.unclaimed:
                 return self._handed_over(await self._claim(shelf.unclaimed[0], own), episode)
@@ -156,13 +158,16 @@ class WarmPool(Generic[Found]):
     def _shelf(self, prepared: Prepared) -> _Shelf[Found]:
         return self._shelves.setdefault(prepared.key, _Shelf(prepared))
 
-    async def _is_fit(self, spare: Ready[Found], own: Callable[[Sandbox], None]) -> bool:
+    async def _is_fit(self, shelf: _Shelf[Found], spare: Ready[Found], own: Callable[[Sandbox], None]) -> bool:
+        shelf.asked += 1
         try:
             fit = await spare.opened.answers()
         except BaseException:
             own(spare.sandbox)
             await spare.opened.aclose()
             raise
+        finally:
+            shelf.asked -= 1
         if fit:
             own(spare.sandbox)
         else:
@@ -226,9 +231,9 @@ class WarmPool(Generic[Found]):
         for shelf in sorted(self._shelves.values(), key=lambda shelf: -shelf.demand.last):
             wanted = min(max(self._warm.floor, min(shelf.demand.spares(now), self._warm.most)), left)
             left -= wanted
-            while shelf.ready and (shelf.held > wanted or shelf.ready[0].since < now - LONGEST_LIFE):
+            while shelf.ready and (shelf.kept > wanted or shelf.ready[0].since < now - LONGEST_LIFE):
                 self._discard(shelf.ready.popleft())
-            missing.append((shelf, wanted - shelf.held))
+            missing.append((shelf, wanted - shelf.kept))
         for shelf, count in missing:
             if shelf.not_before > now:
                 look_again = min(look_again, shelf.not_before)
@@ -240,7 +245,7 @@ class WarmPool(Generic[Found]):
         return look_again
 
     def _may_start(self, shelf: _Shelf[Found]) -> bool:
-        held = sum(shelf.held for shelf in self._shelves.values()) + len(self._discards)
+        held = sum(shelf.kept + shelf.asked for shelf in self._shelves.values()) + len(self._discards)
         under_way = sum(len(shelf.unclaimed) for shelf in self._shelves.values())
         return (
             held < self._warm.in_all(len(self._shelves))
