@@ -203,6 +203,8 @@ async def test_a_take_that_is_cancelled_leaves_nothing_that_nobody_owns(after: f
         task = asyncio.ensure_future(pool.take(A, "e1", owned.append))
         await asyncio.wait({task}, timeout=after)
         task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
         await asyncio.wait({task})
         for sandbox in owned:
             assert sandbox.closed or not task.cancelled()

@@ -103,7 +103,11 @@ class Isolating:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.cancel()
-            await asyncio.wait({starting})
+            while not starting.done():
+                try:
+                    await asyncio.wait({starting})
+                except asyncio.CancelledError:
+                    continue  # told twice; it is at its end already
             if not starting.cancelled() and starting.exception() is None:
                 await starting.result().stop(grace=0)
             raise

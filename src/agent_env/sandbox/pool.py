@@ -182,7 +182,7 @@ class WarmPool(Generic[Found]):
             await asyncio.wait({start.task})
         except asyncio.CancelledError:
             start.task.cancel()
-            await asyncio.wait({start.task})
+            await _to_end(start.task)
             if not start.task.cancelled() and start.task.exception() is None:
                 own(start.task.result().sandbox)
                 await start.task.result().opened.aclose()
@@ -303,6 +303,15 @@ class WarmPool(Generic[Found]):
                 await sandbox.stop(grace=0)
         except Exception:
             log.exception("sandbox %s: a spare that could not be removed; the reaper will", sandbox.id)
+
+
+async def _to_end(task: asyncio.Task[Ready[Found]]) -> None:
+    """Wait for a cancelled start, also when told again to stop: what comes of it must have an owner."""
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            continue
 
 
 def _memory_allows(env: Env) -> bool:
