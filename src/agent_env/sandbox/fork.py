@@ -180,7 +180,14 @@ class Isolating:
 
         sandbox = ForkSandbox(host, slot, kept, command, secrets, forget)
         self._sandboxes.add(sandbox)
-        log.info("sandbox %s: env %s for episode %s, fork of server %s", slot.id, env.name, spec.episode, host.id)
+        log.info(
+            "sandbox %s: env %s for episode %s, pid %d, fork of server %s",
+            slot.id,
+            env.name,
+            spec.episode,
+            kept.pid,
+            host.id,
+        )
         return sandbox
 
     async def _lane(self, prepared: Prepared) -> Lane:
