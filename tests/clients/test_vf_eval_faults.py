@@ -154,7 +154,9 @@ def kill_env_of(task: str, log: Path) -> None:
     """SIGKILL to the process of the task's env, found in the OpenEnv server's log."""
     text = log.read_text()
     (episode,) = re.findall(rf"episode (\w+): task {task} started", text)
-    (pid,) = re.findall(rf"for episode {episode}, pid (\d+)", text)
+    spare = re.search(rf"sandbox (\w+): a spare, now for episode {episode}", text)
+    started = rf"sandbox {spare[1]}: env \w+ for episode spare" if spare else rf"for episode {episode}"
+    (pid,) = re.findall(rf"{started}, pid (\d+)", text)
     os.kill(int(pid), signal.SIGKILL)
 
 
