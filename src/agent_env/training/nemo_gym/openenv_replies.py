@@ -26,6 +26,8 @@ class Started:
     task: TaskName | None = None
     turns: int | None = None
     digest: str | None = None
+    prompt: str | None = None
+    system_prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,13 @@ def started(data: dict[str, Json]) -> Started:
         task=_task(task),
         turns=turns if isinstance(turns, int) and not isinstance(turns, bool) else None,
         digest=digest if isinstance(digest, str) else None,
+        prompt=_text(observation.get("prompt")),
+        system_prompt=_text(observation.get("system_prompt")),
     )
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _task(task: Json) -> TaskName | None:

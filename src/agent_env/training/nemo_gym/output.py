@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from agent_env.cuts import cut as cut
+
 Json = Any
 
 
@@ -21,17 +23,6 @@ def joined_text(result: Json) -> str:
     if data is None:
         data = result.get("structured_content")
     return "" if data is None else data if isinstance(data, str) else _json(data)
-
-
-def cut(text: str, limit: int) -> str:
-    """At most `limit` bytes of `text`; a cut text says how much is missing."""
-    if len(text) * 4 <= limit:
-        return text
-    content = text.encode("utf-8", "replace")
-    if len(content) <= limit:
-        return text
-    kept = content[:limit].decode("utf-8", "ignore")
-    return f"{kept}\n[output cut: {len(kept.encode())} of {len(content)} bytes are shown]"
 
 
 def _block(block: Json) -> str:

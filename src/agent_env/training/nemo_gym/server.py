@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from agent_env.errors import EpisodeFailure
+from agent_env.observe.record import Error, Observer, Observers
 from agent_env.training.nemo_gym import exchange, wire
 from agent_env.training.nemo_gym.exchange import (
     ClientLeft,
@@ -30,7 +31,7 @@ from agent_env.training.nemo_gym.exchange import (
 )
 from agent_env.training.nemo_gym.folder import FolderConfig
 from agent_env.training.nemo_gym.options import ServeOptions
-from agent_env.training.nemo_gym.session import Session
+from agent_env.training.nemo_gym.session import Session, ToolText
 from agent_env.training.nemo_gym.sessions import Sessions
 from agent_env.training.nemo_gym.verdict import episode_fields, masked_error, verify_answer
 from agent_env.training.nemo_gym.wire import Row, TypedSeed, VerifyRequest, WireError
@@ -64,6 +65,7 @@ class ResourcesServer:
     def __init__(self, folder: FolderConfig, options: ServeOptions) -> None:
         self._folder = folder
         self._options = options
+        self._observers: tuple[Observer, ...] = ()
         self._cookie_name = f"agent_env_session_{folder.name}"
         # A client that needs the first space early needs the others as often.
         every = min(options.keepalive_every, options.keepalive_after)
@@ -97,11 +99,12 @@ class ResourcesServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """What the ASGI lifespan does, for an app that mounts this one: sessions exist inside the block only."""
-        self.sessions = Sessions(self._folder, self._options)
+        self.sessions = Sessions(self._folder, self._options, Observers(*self._observers))
         try:
             yield
         finally:
             await self.sessions.shutdown()
+            self.sessions.tell_of_open()
 
     async def _http(self, request: Request, send: Send) -> None:
         cookies = request.cookies(self._cookie_name)
@@ -138,11 +141,11 @@ class ResourcesServer:
             seed = wire.parse_seed(await request.body(self._options.max_body))
             session = self._begin(seed, carried)
         except WireError as fault:
-            self.sessions.tally.refused += 1
+            self.sessions.turn_away(str(fault))
             log.error("seed refused: %s", fault)
             raise
         except EpisodeFailure as failure:
-            self.sessions.tally.refused += 1
+            self.sessions.turn_away(failure.reason, failure.kind)
             await self._send(request, send, self._refusal(failure))
             return
         request.cookie = session.cookie
@@ -188,12 +191,16 @@ class ResourcesServer:
             await self._send(request, send, text(_NO_SESSION, 404))
             return
         with session.idle.request():
+            tool, body = request.path[1:], b""
             try:
-                arguments = wire.parse_arguments(await request.body(self._options.max_body))
+                body = await request.body(self._options.max_body)
+                arguments = wire.parse_arguments(body)
             except WireError as fault:
-                await self._send(request, send, text(f"error: {fault}", fault.status))
+                refused = ToolText(f"error: {fault}", fault.status, Error.INVALID_ARGS)
+                session.answered(tool, body.decode("utf-8", "replace"), refused)
+                await self._send(request, send, text(refused.text, refused.status))
                 return
-            work = self._called(session, request.path[1:], arguments)
+            work = self._called(session, tool, arguments)
             await self._answer(request, work, send, media=exchange.TEXT)
 
     async def _called(self, session: Session, tool: str, arguments: str) -> Reply:

@@ -10,6 +10,7 @@ its own deadline, a verify to its end, whose verdict answers the retry too. What
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from enum import StrEnum
@@ -17,13 +18,15 @@ from typing import Any
 
 import orjson
 
+from agent_env.cuts import cut
 from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.observe.history import History
+from agent_env.observe.record import Error, Fate, Observers, Of, Record
 from agent_env.training.nemo_gym.background import Background
 from agent_env.training.nemo_gym.idle import IdleClock
 from agent_env.training.nemo_gym.openenv_client import END_TURN, EpisodeLink
 from agent_env.training.nemo_gym.openenv_replies import TurnReply
 from agent_env.training.nemo_gym.options import ServeOptions
-from agent_env.training.nemo_gym.output import cut
 from agent_env.training.nemo_gym.rows import NO_FURTHER_PROMPT
 from agent_env.training.nemo_gym.tally import Tally
 from agent_env.training.nemo_gym.toolsets import Toolset, Toolsets
@@ -48,21 +51,27 @@ class State(StrEnum):
 class ToolText:
     """What a tool call is answered with. The status is for people; every client shows the model the text alone."""
 
-    __slots__ = ("status", "text")
+    __slots__ = ("error", "status", "text")
 
-    def __init__(self, text: str, status: int = 200) -> None:
+    def __init__(self, text: str, status: int = 200, error: str | None = None) -> None:
+        """`error`: as `Call.error` of a record."""
         self.text = text
         self.status = status
+        self.error = error
 
 
 class Ground:
     """What all sessions of a server share."""
 
-    def __init__(self, options: ServeOptions, upstream: Upstream, toolsets: Toolsets, tally: Tally) -> None:
+    def __init__(
+        self, options: ServeOptions, upstream: Upstream, toolsets: Toolsets, tally: Tally, observers: Observers
+    ) -> None:
         self.options = options
         self.upstream = upstream
         self.toolsets = toolsets
         self.tally = tally
+        self.observers = observers
+        self.serials = itertools.count(1)
         self.background = Background()
 
 
@@ -71,6 +80,7 @@ class Session:
         self.cookie = secrets.token_urlsafe(32)
         self.id = secrets.token_hex(4)
         """For logs and reports; names the session but opens nothing."""
+        self.serial = next(ground.serials)
         self.row = row
         self.episode = episode
         self.typed_id: str | None = None
@@ -93,6 +103,9 @@ class Session:
         self.failed_tool: str | None = None
         self._row_fault: str | None = None
         loop = asyncio.get_running_loop()
+        self._history = History(ground.observers, loop.time)
+        self._bundle: str | None = None
+        self._url: str | None = None
         self._placed: asyncio.Future[None] = loop.create_future()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._lock = asyncio.Lock()
@@ -133,6 +146,7 @@ class Session:
             self.failure = EpisodeFailure(kind, _one_line(reason))
             self.state = State.FAILED
             self.failed_tool = self._running_tool
+            self._history.failed()
             where = f" in the tool {self._running_tool}" if self._running_tool else ""
             log.info("session %s of %s failed%s: %s", self.id, self.task, where, self.failure)
         _set(self._placed)
@@ -146,6 +160,7 @@ class Session:
             tools = await self._open()
             self._toolset = self._ground.toolsets.of(self.row, tools, self._turns)
             self.state = State.PLAYING
+            self._history.ready()
             _set(self._ready)
         except WireError as fault:
             self._row_fault = str(fault)
@@ -164,6 +179,8 @@ class Session:
         began = loop.time()
         link, started, self._server = await self._ground.upstream.open(self.row)
         self._link, self._turns = link, started.turns
+        self._bundle, self._url = started.digest, self._server.url
+        self._history.placed(started.prompt, started.system_prompt)
         self.wait_s = loop.time() - began
         self._ground.tally.waited(self.wait_s)
         self._ground.toolsets.check_digest(started.digest)
@@ -196,43 +213,57 @@ class Session:
 
     async def _call(self, tool: str, arguments: str) -> ToolText:
         if not await self._turn_to_work():
-            return ToolText("An earlier tool call of this rollout is still running, so this one was not made.")
+            text = "An earlier tool call of this rollout is still running, so this one was not made."
+            return self.answered(tool, arguments, ToolText(text, error=Error.NOT_MADE))
         try:
             await self._until_ready()
             if self._link is None or self._toolset is None or self.state is not State.PLAYING:
-                return ToolText(self._why_not())
-            return await self._play(self._link, self._toolset, tool, arguments)
+                return self.answered(tool, arguments, ToolText(self._why_not(), error=Error.NOT_MADE))
+            began, turn = self._history.now(), self._turn
+            answer = await self._play(self._link, self._toolset, tool, arguments)
+            return self.answered(tool, arguments, answer, began, turn)
         finally:
             self._lock.release()
+
+    def answered(
+        self, tool: str, arguments: str, answer: ToolText, began: float | None = None, turn: int | None = None
+    ) -> ToolText:
+        """Notes the answer to a call, also of one that was refused before it came here."""
+        history = self._history
+        since = history.now() if began is None else began
+        history.called(turn or self._turn, tool, arguments, answer.text, since, answer.error)
+        return answer
 
     async def _play(self, link: EpisodeLink, toolset: Toolset, tool: str, arguments: str) -> ToolText:
         if tool == END_TURN:
             return await self._end_turn(link, arguments)
         name = toolset.resolve(tool)
         if name is None:
-            return ToolText(f"There is no tool {tool!r}. The tools are: {', '.join(toolset.shown)}.", 404)
+            return ToolText(
+                f"There is no tool {tool!r}. The tools are: {', '.join(toolset.shown)}.", 404, Error.TOOL_NOT_FOUND
+            )
         self._running_tool = tool
         try:
             reply = await link.call(name, arguments, self._options.tool_limit)
         except EpisodeFailure as failure:
             self.fail(failure.kind, failure.reason)
-            return ToolText(self._why_not())
+            return ToolText(self._why_not(), error=Error.FAILED)
         finally:
             self._running_tool = None
         text = cut(reply.text, self._options.max_output)
-        return ToolText(text, 404 if reply.error == "tool_not_found" else 200)
+        return ToolText(text, 404 if reply.error == Error.TOOL_NOT_FOUND else 200, reply.error)
 
     async def _end_turn(self, link: EpisodeLink, arguments: str) -> ToolText:
         response = orjson.loads(arguments).get("response", "")
         if not isinstance(response, str):
-            return ToolText("end_turn: response must be a text.", 422)
+            return ToolText("end_turn: response must be a text.", 422, Error.INVALID_ARGS)
         if self._turns is not None and self._turn >= self._turns:
-            return ToolText(NO_FURTHER_PROMPT)
+            return ToolText(NO_FURTHER_PROMPT, error=Error.NOT_MADE)
         try:
             reply = await self._next_turn(link, response, self._options.longest_answer - self._options.ready_wait)
         except EpisodeFailure as failure:
             self.fail(failure.kind, failure.reason)
-            return ToolText(self._why_not())
+            return ToolText(self._why_not(), error=Error.FAILED)
         return ToolText(NO_FURTHER_PROMPT if reply.done else cut(reply.text, self._options.max_output))
 
     async def _next_turn(self, link: EpisodeLink, response: str, timeout: float) -> TurnReply:
@@ -256,6 +287,7 @@ class Session:
     # the verdict
 
     async def _verify(self, final_text: str) -> Verdict:
+        self._history.verifying(final_text)
         try:
             await self._end_episode(final_text)
         except Exception as error:
@@ -270,6 +302,7 @@ class Session:
         )
         self.verdict = decide(self._end, self.failure, played)
         self._verifying = None
+        self._history.decided()
         self._release()
         return self.verdict
 
@@ -300,6 +333,45 @@ class Session:
             self.fail(failure.kind, failure.reason)
 
     # the end
+
+    def record(self, fate: Fate, before: Fate | None) -> Record:
+        history, verdict, failure = self._history, self.verdict, self.failure
+        record = Record(
+            of=Of.SESSION,
+            serial=self.serial,
+            fate=fate,
+            before=before,
+            at=history.at,
+            seconds=history.now(),
+            session=self.id,
+            server=self._url,
+            bundle=self._bundle,
+            typed_id=self.typed_id,
+            rollout=self.episode,
+            task=self.task,
+            split=self.row.split,
+            index=self.row.index,
+            task_id=self.row.task_id,
+            phases=history.phases(),
+            calls=tuple(history.calls),
+            calls_made=history.calls_made,
+            prompt=history.prompt,
+            system_prompt=history.system_prompt,
+            final=history.final,
+            turns_played=self._turn - 1,
+            failed_tool=self.failed_tool,
+        )
+        if verdict is not None:
+            record.episode = None if verdict.episode_id == self.id else verdict.episode_id
+            record.turns_played, record.tools_changed = verdict.turns_played, verdict.tools_changed
+            record.scores, record.timings = verdict.scores, verdict.timings
+            record.reward = None if verdict.masked else verdict.reward
+            record.kind, record.reason = verdict.kind, verdict.reason
+        elif self._row_fault is not None:
+            record.reason = self._row_fault
+        elif failure is not None:
+            record.kind, record.reason = failure.kind, failure.reason
+        return record
 
     def _release(self) -> None:
         """Gives the place back. The episode's teardown is the OpenEnv server's, and nobody waits for it here."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any
 
 from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.observe.record import Fate, Observers, Of, Record
 from agent_env.training.nemo_gym.folder import FolderConfig
 from agent_env.training.nemo_gym.idle import IdleClock
 from agent_env.training.nemo_gym.options import ServeOptions
@@ -31,19 +32,8 @@ log = logging.getLogger("agent_env.serve")
 _CLOSE_WITHIN = 3.0
 
 
-class Fate(Enum):
-    """How a session is counted. A late verify moves it from RECLAIMED or CLOSED to its verdict."""
-
-    SEEDING = "seeding"
-    OPEN = "open"
-    VERIFIED = "verified"
-    MASKED = "masked"
-    RECLAIMED = "reclaimed"
-    CLOSED = "closed"
-
-
 class Sessions:
-    def __init__(self, folder: FolderConfig, options: ServeOptions) -> None:
+    def __init__(self, folder: FolderConfig, options: ServeOptions, observers: Observers | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.tally = Tally(loop.time)
         self.ground = Ground(
@@ -51,7 +41,9 @@ class Sessions:
             Upstream(options.openenv or (folder.openenv_url,), folder.env, options),
             Toolsets(folder.aliases, folder.bundle_digest),
             self.tally,
+            observers or Observers(),
         )
+        self._observers = self.ground.observers
         self._clock = loop.time
         self._options = options
         self._by_cookie: dict[bytes, Session] = {}
@@ -137,13 +129,20 @@ class Sessions:
         """The seed is being answered with an error, so nobody will ever name the session."""
         if self._fates.get(session) is Fate.SEEDING:
             self.tally.refused += 1
+            self._tell(session, Fate.REFUSED)
             self._forget(session)
+
+    def turn_away(self, reason: str, kind: FailureKind | None = None) -> None:
+        """A seed is being answered with an error before it became a session."""
+        self.tally.refused += 1
+        self._tell_of_none(Fate.REFUSED, kind, reason)
 
     def abandon(self, session: Session) -> None:
         """The client left before its seed was answered. A retry of a typed seed begins anew."""
         if self._fates.get(session) is Fate.SEEDING and not session.seeders:
             self.tally.abandoned += 1
             session.fail(FailureKind.CLIENT_GONE, "the client left before its seed was answered")
+            self._tell(session, Fate.ABANDONED)
             self._forget(session)
 
     # ending
@@ -161,11 +160,12 @@ class Sessions:
     def lost(self) -> Verdict:
         """The verdict on a session that nobody here knows."""
         self.tally.unknown += 1
-        return Verdict(
-            kind=FailureKind.SESSION_LOST,
-            reason="this server does not know the session: "
-            "no cookie of its seed came with the request, or the server was restarted since",
+        reason = (
+            "this server does not know the session: "
+            "no cookie of its seed came with the request, or the server was restarted since"
         )
+        self._tell_of_none(Fate.UNKNOWN, FailureKind.SESSION_LOST, reason)
+        return Verdict(kind=FailureKind.SESSION_LOST, reason=reason)
 
     def close(self, session: Session) -> None:
         session.fail(FailureKind.CANCELLED, "the session was closed before it was verified")
@@ -188,6 +188,12 @@ class Sessions:
             session.fail(FailureKind.SERVER_SHUTDOWN, "the resources server was stopped")
             session.idle.stop()
         await self.ground.background.aclose(_CLOSE_WITHIN)
+
+    def tell_of_open(self) -> None:
+        """The last word on sessions that nobody ended, for when no request can come any more."""
+        for session, fate in self._fates.items():
+            if fate is Fate.OPEN:
+                self._tell(session, Fate.OPEN)
 
     def summary(self) -> str:
         return self.tally.summary(self.open)
@@ -231,6 +237,16 @@ class Sessions:
             self.tally.reclaimed += 1
         elif fate is Fate.CLOSED:
             self.tally.closed += 1
+        self._tell(session, fate, before if before in (Fate.RECLAIMED, Fate.CLOSED) else None)
+
+    def _tell(self, session: Session, fate: Fate, before: Fate | None = None) -> None:
+        if self._observers:
+            self._observers.counted(session.record(fate, before))
+
+    def _tell_of_none(self, fate: Fate, kind: FailureKind | None, reason: str) -> None:
+        if self._observers:
+            serial = next(self.ground.serials)
+            self._observers.counted(Record(Of.SESSION, serial, fate, time.time(), kind=kind, reason=reason))
 
     def _bury(self, session: Session) -> None:
         session.idle.stop()
