@@ -7,13 +7,16 @@ from typing import Annotated
 import typer
 
 from agent_env.commands import flags
-from agent_env.commands.console import fail, set_up_logging
+from agent_env.commands.console import set_up_logging
 from agent_env.limits import Deadlines
+from agent_env.tokens import read_token, refuse_strangers
 
 
 def serve(
     bundle: flags.BundlePath,
-    host: Annotated[str, typer.Option(envvar="AGENT_ENV_HOST", help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(envvar="AGENT_ENV_HOST", help="Address to listen on; others than loopback need --token-file.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="AGENT_ENV_PORT", help="Port; 0 takes a free one and prints it.")] = 8200,
     max_concurrent_envs: Annotated[
         int, typer.Option(envvar="AGENT_ENV_MAX_CONCURRENT_ENVS", help="Episodes that run at once.", min=1)
@@ -50,6 +53,12 @@ def serve(
     verify_timeout: flags.VerifyTimeout = Deadlines.verify,
     teardown_timeout: flags.TeardownTimeout = Deadlines.teardown,
     turn_timeout: flags.TurnTimeout = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AGENT_ENV_TOKEN_FILE", metavar="FILE", help="File with the bearer token that clients must send."
+        ),
+    ] = None,
     log_format: flags.LogFormat = "text",
     log_level: flags.LogLevel = "info",
 ) -> None:
@@ -68,8 +77,8 @@ def serve(
       agent-env serve bundles/gridsim-v1 --sandbox docker --build-arg BASE_IMAGE=python:3.13-slim
     """
     set_up_logging(log_level, log_format)
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        fail(f"--host {host}: this server checks no token, so it listens on loopback only (127.0.0.1, localhost, ::1)")
+    token = read_token(token_file)
+    refuse_strangers(host, token)
     from agent_env.commands.http import bind, run_app
 
     sock = bind(host, port)
@@ -93,6 +102,7 @@ def serve(
             isolation=isolation,
             warm=warm,
             sandbox_options=options,
+            token=token,
         )
         run_app(app, sock, f"serving {bundle}")
     finally:

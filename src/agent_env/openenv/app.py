@@ -24,11 +24,15 @@ from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.demand import Warm
 from agent_env.sandbox.preflight import announce
+from agent_env.tokens import TokenNeeded, check_token
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 T = TypeVar("T")
+
+FREE = ("/health",)
+"""what is answered without the token"""
 
 
 def build_app(
@@ -48,25 +52,29 @@ def build_app(
     isolation: str | None = None,
     warm: int | str = "auto",
     sandbox_options: Mapping[str, Any] | None = None,
+    token: str | None = None,
 ) -> FastAPI:
     """Serve every task of a bundle as an OpenEnv environment.
 
     `bundle` is a folder (split `all` plus one per eval), or a mapping of split to folder. `reward` picks the reward of
     tasks with several scores: a step id, or a function of the scores by step id. `sandbox` is `docker`, `process`,
     `auto` (the default: Docker where its daemon answers) or a provider. `isolation` is `container` or `fork` for every
-    env, else each one's agent-env.toml says; `warm` is how many spares to keep of each env. Times are seconds.
+    env, else each one's agent-env.toml says; `warm` is how many spares to keep of each env. With a `token`, every route
+    but `/health` asks for it (`Authorization: Bearer ...`). Times are seconds.
 
     Reads the bundle and builds what its envs and graders need before it returns; episodes start when the app runs.
 
     Raises:
         BundleError: the bundle is wrong, or none of its tasks can be played.
-        ConfigError: the sandbox is not known, a task needs a judge and none is set, or the openenv library is absent
-            or installed twice.
+        ConfigError: the sandbox is not known, a task needs a judge and none is set, `token` can't be one, or the
+            openenv library is absent or installed twice.
         EpisodeFailure: the sandbox provider is away, or an env can't be built.
         ValueError: `reward` does not fit the tasks.
     """
     if max_concurrent_envs < 1 or queue < 0 or (max_starting is not None and max_starting < 1):
         raise ConfigError("max_concurrent_envs and max_starting must be at least 1, queue at least 0")
+    if token is not None:
+        check_token(token)
     spares = Warm.parse(warm, max_concurrent_envs)
     catalog = Catalog.load(bundle, reward)
     options = {**(sandbox_options or {}), "isolation": isolation}
@@ -91,7 +99,10 @@ def build_app(
         await made.graders.prepare(catalog.envs)
         return made
 
-    return _app(Hub(catalog, runtime, turn_timeout), sessions=max_concurrent_envs + queue)
+    app = _app(Hub(catalog, runtime, turn_timeout), sessions=max_concurrent_envs + queue)
+    if token is not None:
+        app.add_middleware(TokenNeeded, token=token, free=FREE)
+    return app
 
 
 async def _prepare(

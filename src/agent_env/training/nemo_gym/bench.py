@@ -20,9 +20,10 @@ import orjson
 
 from agent_env.errors import ConfigError
 from agent_env.tables import align
+from agent_env.tokens import read_token
 from agent_env.training.nemo_gym.advice import Level, Settings, goes_on, settings, to_hold
 from agent_env.training.nemo_gym.client import Rollout, RolloutClient, RolloutResult
-from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
+from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds
 from agent_env.training.nemo_gym.report import faults, quantiles
 from agent_env.training.nemo_gym.rows import Row, read_rows
 from agent_env.training.nemo_gym.transport import Http, TransportError
@@ -55,7 +56,7 @@ def bench_command(argv: Sequence[str]) -> int:
 
 async def _command(given: argparse.Namespace) -> int:
     rows = read_rows(Path(given.rows), given.limit)
-    bearer = token(given.token_file)
+    bearer = read_token(given.token_file)
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else None
     client = RolloutClient(given.url, request_timeout=given.request_timeout, headers=headers)
     await client.check()

@@ -11,7 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from agent_env.training.nemo_gym.flags import OK, Parser, guarded, positive, say, token
+from agent_env.tokens import read_token
+from agent_env.training.nemo_gym.flags import OK, Parser, guarded, positive, say
 
 _COMMANDS = {
     "serve": ("agent_env.training.nemo_gym.serve", "serve_command", "runs a written folder's resources server"),
@@ -54,7 +55,7 @@ def _write(arguments: argparse.Namespace) -> int:
         splits=tuple(name for names in arguments.split for name in names.split(",")),
         probe=arguments.probe,
         force=arguments.force,
-        token=token(arguments.openenv_token_file),
+        token=read_token(arguments.openenv_token_file),
     )
     written = asyncio.run(write(options, say))
     print(f"wrote {written.path}")

@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from agent_env.errors import AgentEnvError, ConfigError
@@ -100,16 +99,3 @@ def _number(text: str, kind: Callable[[str], float], least: float, what: str) ->
     if not least <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return value
-
-
-def token(path: str | None) -> str | None:
-    """The token in a file. A ConfigError names the file."""
-    if path is None:
-        return None
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't read the token: {error}") from None
-    if not text or any(not 32 < ord(character) < 127 for character in text):
-        raise ConfigError(f"{path}: a token is one line of visible ASCII characters")
-    return text

@@ -18,8 +18,9 @@ from agent_env.errors import ConfigError
 from agent_env.figures import new_figure
 from agent_env.policies import KNOWN as KNOWN_POLICIES
 from agent_env.policies import Policy, find_policy
+from agent_env.tokens import read_token
 from agent_env.training.nemo_gym.client import RolloutClient, RolloutResult
-from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds, token
+from agent_env.training.nemo_gym.flags import FAILED, OK, Parser, guarded, positive, say, seconds
 from agent_env.training.nemo_gym.progress import Advance, progress
 from agent_env.training.nemo_gym.report import faults, rewards_of, summary_of, table
 from agent_env.training.nemo_gym.rows import Row, read_rows
@@ -75,7 +76,7 @@ def play_command(argv: Sequence[str]) -> int:
 def _command(given: argparse.Namespace) -> int:
     if given.plot:
         new_figure(1, 1)  # says now, not after the play, that matplotlib is missing
-    bearer = token(given.token_file)
+    bearer = read_token(given.token_file)
     client = RolloutClient(
         given.url,
         request_timeout=given.request_timeout,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import resource
 import signal
@@ -19,7 +18,8 @@ import uvicorn
 from agent_env.commands import console
 from agent_env.commands.http import bind, url_of
 from agent_env.errors import AgentEnvError, ConfigError
-from agent_env.training.nemo_gym.flags import OK, USAGE, Parser, guarded, positive, say, seconds, token
+from agent_env.tokens import read_token, refuse_strangers
+from agent_env.training.nemo_gym.flags import OK, USAGE, Parser, guarded, positive, say, seconds
 from agent_env.training.nemo_gym.folder import FolderConfig, read_folder
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.server import ResourcesServer, build_server
@@ -42,7 +42,7 @@ def serve_command(argv: Sequence[str]) -> int:
     try:
         folder = read_folder(Path(given.folder))
         options = _options(given, folder)
-        _refuse_strangers(options)
+        refuse_strangers(options.host, options.token)
         set_up_logging(given.log_level, given.log_format)
     except ConfigError as error:
         if given.debug:
@@ -177,14 +177,9 @@ def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
         metrics=given.metrics,
         max_body=given.max_body,
         max_output=given.max_output,
-        token=token(given.token_file),
-        openenv_token=token(given.openenv_token_file),
+        token=read_token(given.token_file),
+        openenv_token=read_token(given.openenv_token_file),
     )
-
-
-def _refuse_strangers(options: ServeOptions) -> None:
-    if options.token is None and not _is_loopback(options.host):
-        raise ConfigError(f"--host {options.host}: everybody there could play episodes: give --token-file too")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -195,13 +190,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise AgentEnvError(f"can't listen on {host} port {port}: {error.strerror}") from None
     return listening
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _port(text: str) -> int:

@@ -7,7 +7,6 @@ leaves, but for a seed: nobody will be able to name its session, so its place is
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +16,7 @@ import orjson
 
 from agent_env.errors import EpisodeFailure
 from agent_env.observe.record import Error, Observer, Observers
+from agent_env.tokens import CHALLENGE, NEEDED, allowed
 from agent_env.training.nemo_gym import exchange, wire
 from agent_env.training.nemo_gym.exchange import (
     ClientLeft,
@@ -124,9 +124,8 @@ class ResourcesServer:
     async def _dispatch(self, request: Request, session: Session | None, send: Send) -> None:
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._routes.get((method, request.path))
-        if handler != self._health and not self._allowed(request):
-            needs = (b"www-authenticate", b"Bearer")
-            await self._send(request, send, detail("a bearer token is needed (--token-file)", 401, needs))
+        if handler != self._health and not allowed(request.headers, self._options.token):
+            await self._send(request, send, detail(NEEDED, 401, CHALLENGE))
         elif handler is not None:
             await handler(request, session, send)
         elif method == "POST":
@@ -257,13 +256,6 @@ class ResourcesServer:
         servers = await sessions.ground.upstream.capacity()
         told = {"open": sessions.open, "waiting": sessions.waiting, "openenv": servers}
         await self._send(request, send, Reply(orjson.dumps(told)))
-
-    def _allowed(self, request: Request) -> bool:
-        token = self._options.token
-        if token is None:
-            return True
-        given = request.header(b"authorization") or b""
-        return hmac.compare_digest(given, b"Bearer " + token.encode())
 
     async def _answer(
         self,

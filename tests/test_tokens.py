@@ -1,0 +1,126 @@
+"""Tokens at the door of a server: who is let in, and what the others are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+from stubs.quick_server import quick
+from websockets.asyncio.client import connect
+
+from agent_env.errors import ConfigError
+from agent_env.tokens import TokenNeeded, allowed, check_token, read_token, refuse_strangers
+
+TOKEN = "t0ken-of-the-test"
+
+
+async def inner(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        while (kind := (await receive())["type"]) != "lifespan.shutdown":
+            await send({"type": f"{kind}.complete"})
+        await send({"type": f"{kind}.complete"})
+    elif scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": 1000})
+    else:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+
+@pytest.mark.parametrize(
+    ("value", "enters"),
+    [
+        (f"Bearer {TOKEN}", True),
+        (f"bearer {TOKEN}", True),
+        (f"Bearer  {TOKEN}", True),
+        (f"Bearer {TOKEN}x", False),
+        (f"Bearer {TOKEN[:-1]}", False),
+        (f"Bearer {TOKEN.upper()}", False),
+        (f"Basic {TOKEN}", False),
+        (TOKEN, False),
+        ("Bearer", False),
+        ("", False),
+        ("Bearer t\xf6ken", False),
+    ],
+)
+def test_only_the_whole_token_under_its_scheme_is_let_in(value: str, enters: bool) -> None:
+    assert allowed([(b"host", b"x"), (b"authorization", value.encode("latin-1"))], TOKEN) is enters
+
+
+def test_without_a_header_nobody_is_let_in_and_without_a_token_everybody_is() -> None:
+    assert not allowed([(b"host", b"x")], TOKEN)
+    assert allowed([], None)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("header", [None, "Bearer wrong"])
+async def test_all_but_the_free_paths_are_401_with_a_challenge(header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    async with quick(TokenNeeded(inner, TOKEN, ("/health",))) as url:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, headers=headers) as http:
+            assert (await http.get("/health")).status_code == 204
+            for method, path in [("GET", "/"), ("POST", "/tool"), ("GET", "/health/"), ("GET", "/healthy")]:
+                answer = await http.request(method, path)
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
+                assert answer.json() == {"detail": "a bearer token is needed (--token-file)"}
+            assert (await http.get("/", headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 204
+
+
+@pytest.mark.anyio
+async def test_a_websocket_without_the_token_is_refused_at_the_handshake() -> None:
+    async with quick(TokenNeeded(inner, TOKEN, ("/health",))) as url:
+        for path in ("/ws", "/health"):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await connect(f"ws{url[4:]}{path}", proxy=None)
+            assert refused.value.response.status_code == 401
+            assert refused.value.response.headers["www-authenticate"] == "Bearer"
+        sent = {"Authorization": f"Bearer {TOKEN}"}
+        async with connect(f"ws{url[4:]}/ws", proxy=None, additional_headers=sent) as socket:
+            await socket.wait_closed()
+        assert socket.close_code == 1000
+
+
+@pytest.mark.anyio
+async def test_a_server_that_can_only_close_a_websocket_closes_it_before_it_is_open() -> None:
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await TokenNeeded(inner, TOKEN, ())({"type": "websocket", "path": "/ws", "headers": []}, receive, send)
+    assert [message["type"] for message in said] == ["websocket.close"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    refuse_strangers(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.example", ""])
+def test_other_addresses_need_one(host: str) -> None:
+    with pytest.raises(ConfigError, match="--token-file"):
+        refuse_strangers(host, None)
+    refuse_strangers(host, TOKEN)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words", "tö", "two\nlines"])
+def test_what_is_no_token_is_refused_by_its_file_and_never_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_token(str(tmp_path / "token"))
+    assert str(error.value) == f"{tmp_path}/token: a token is one line of visible ASCII characters"
+    with pytest.raises(ConfigError, match=r"^token: "):
+        check_token(text.strip() or " ")
+
+
+def test_a_tokens_last_line_break_is_not_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    assert read_token(str(tmp_path / "token")) == TOKEN
+    assert read_token(None) is None
