@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from agent_env.cuts import cut
-from agent_env.observe.record import MOST_CALLS, Call, Observers, Phase
+from agent_env.observe.record import Call, Observers, Phase
 
 KEPT_OUTPUT = 4096
 """Bytes of a call's output that are kept."""
@@ -14,6 +14,9 @@ KEPT_ARGUMENTS = 64 * 1024
 """Bytes of a call's arguments. Longer ones are cut, and the session can't be replayed."""
 KEPT_TEXT = 64 * 1024
 """Bytes of a prompt or a final text."""
+KEPT_SESSION = 8 * 1024 * 1024
+"""Characters of all calls of one session; calls past that are only counted."""
+_CALL = 200
 
 
 class History:
@@ -26,10 +29,12 @@ class History:
         self.prompt: str | None = None
         self.system_prompt: str | None = None
         self.final: str | None = None
+        self._room = KEPT_SESSION
         self._observers = observers
         self._clock = clock
         self._began = clock()
         self._placed: float | None = None
+        self._waited = 0.0
         self._ready: float | None = None
         self._failed: float | None = None
         self._first_call: float | None = None
@@ -40,8 +45,8 @@ class History:
     def now(self) -> float:
         return self._clock() - self._began
 
-    def placed(self, prompt: str | None = None, system_prompt: str | None = None) -> None:
-        self._placed = self.now()
+    def placed(self, waited: float, prompt: str | None = None, system_prompt: str | None = None) -> None:
+        self._placed, self._waited = self.now(), waited
         if self._observers.full:
             self.prompt, self.system_prompt = prompt, system_prompt
 
@@ -59,8 +64,9 @@ class History:
         self._last_call = now
         observers = self._observers
         observers.called(tool, now - since, error)
-        if observers.full and self.calls_made <= MOST_CALLS:
+        if observers.full and self._room > 0:
             arguments, output = cut(arguments, KEPT_ARGUMENTS), cut(output, KEPT_OUTPUT)
+            self._room -= _CALL + len(arguments) + len(output)
             self.calls.append(Call(turn, tool, arguments, output, since, now - since, error))
 
     def verifying(self, final: str) -> None:
@@ -74,7 +80,7 @@ class History:
     def phases(self) -> list[Phase]:
         """Those that began. One that is still under way, or was cut short, ends with the session's failure or now."""
         end = self.now() if self._failed is None else self._failed
-        phases = [Phase("wait", 0.0, end if self._placed is None else self._placed)]
+        phases = [Phase("wait", 0.0, end if self._placed is None else self._waited)]
         if self._placed is not None:
             ready = end if self._ready is None else self._ready
             phases.append(Phase("start", self._placed, max(ready - self._placed, 0.0)))

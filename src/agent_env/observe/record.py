@@ -19,9 +19,6 @@ from typing import Protocol
 
 from agent_env.errors import FailureKind
 
-MOST_CALLS = 10_000
-"""of one session that are kept; the others are only counted"""
-
 
 class Fate(StrEnum):
     """How a session is counted. A late verify moves it from RECLAIMED or CLOSED to its verdict."""

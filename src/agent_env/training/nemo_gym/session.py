@@ -180,8 +180,8 @@ class Session:
         link, started, self._server = await self._ground.upstream.open(self.row)
         self._link, self._turns = link, started.turns
         self._bundle, self._url = started.digest, self._server.url
-        self._history.placed(started.prompt, started.system_prompt)
         self.wait_s = loop.time() - began
+        self._history.placed(self.wait_s, started.prompt, started.system_prompt)
         self._ground.tally.waited(self.wait_s)
         self._ground.toolsets.check_digest(started.digest)
         if started.task is not None:

@@ -1,0 +1,79 @@
+"""Keeps secrets out of the episode log: by their value anywhere, by their key in a call's arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+Json = Any
+
+REDACTED = "[redacted]"
+LEAST = 4
+"""Characters of a secret that is looked for: shorter ones are found everywhere."""
+_LEAST_OF_ENVIRONMENT = 8
+
+_WORDS = "password|passwd|passphrase|secret|credentials?|authorization"
+_SECRET_KEY = re.compile(
+    rf"(?:{_WORDS}|api_?keys?|(?:access|private|signing|encryption)_?keys?)(?:_|$)|(?:^|_)(?:token|auth|pwd|cookie)$"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SUSPECT = re.compile(r"\\u|[\n\r]|pass|pwd|secret|credential|auth|key|token|cookie", re.IGNORECASE)
+"""What text of arguments must hold to need a closer look; without it the text is kept as it came."""
+_HEADER = re.compile(rb"(?i)\b(authorization\\*[\"']?\s*[:=]\s*\\*[\"']?(?:[a-z]+\s+)?|bearer\s+)[a-z0-9._~+/=-]{6,}")
+
+
+def secret_key(key: str) -> bool:
+    """Whether what stands under that key is likely a secret: `password`, `apiKey`, `x-auth-token`; not `max_tokens`."""
+    return _SECRET_KEY.search(_CAMEL.sub("_", key).replace("-", "_").lower()) is not None
+
+
+def environment_secrets(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Values of this process's variables whose name says that they are secret: tools may show them."""
+    return [value for name, value in environ.items() if secret_key(name) and len(value) >= _LEAST_OF_ENVIRONMENT]
+
+
+class Redactor:
+    """`secrets` are values that no line may hold, in whatever field."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        values = sorted({secret for secret in secrets if len(secret) >= LEAST}, key=len, reverse=True)
+        self._secrets = [form for value in values for form in _forms(value)]
+
+    def arguments(self, text: str) -> Json:
+        """A call's arguments, for orjson. Raises ValueError when they are not JSON."""
+        if not _SUSPECT.search(text):
+            return orjson.Fragment(text)
+        return without_secrets(orjson.loads(text))
+
+    def line(self, line: bytes) -> bytes:
+        """A finished line without the values, and without what follows `Authorization:` and `Bearer`."""
+        for secret in self._secrets:
+            if secret in line:
+                line = line.replace(secret, REDACTED.encode())
+        lower = line.lower()
+        if b"authorization" in lower or b"bearer" in lower:
+            line = _HEADER.sub(rb"\1" + REDACTED.encode(), line)
+        return line
+
+
+def without_secrets(value: Json) -> Json:
+    """JSON with the values of secret keys replaced, at any depth."""
+    if isinstance(value, dict):
+        return {
+            key: REDACTED if inner is not None and secret_key(key) else without_secrets(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(inner) for inner in value]
+    return value
+
+
+def _forms(secret: str) -> list[bytes]:
+    """How a value can stand in a line: as JSON text, and as text of JSON inside a text."""
+    once = orjson.dumps(secret)[1:-1]
+    twice = orjson.dumps(once.decode())[1:-1]
+    return list(dict.fromkeys((twice, once)))
