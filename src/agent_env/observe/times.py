@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -58,10 +58,14 @@ class Histogram:
 
 
 class Times:
-    """Histograms by phase and by tool. `phases` names those that the server can know."""
+    """Histograms by phase and by tool."""
 
-    def __init__(self, *phases: str) -> None:
-        self.phases = {name: Histogram() for name in phases}
+    def __init__(self, *phases: str, told: Mapping[str, str] | None = None) -> None:
+        """`phases` of a record that count here; `told`: phases by the names of the timings that tell them."""
+        told = told or {}
+        self.phases = {name: Histogram() for name in (*phases, *told.values())}
+        self.of_phase = {name: self.phases[name] for name in phases}
+        self.of_timing = {timing: self.phases[name] for timing, name in told.items()}
         self.calls: dict[str, Histogram] = {}
 
     def call(self, tool: str, seconds: float) -> None:

@@ -20,11 +20,6 @@ LINES = 10
 _MINUTE = 60.0
 _MOST_TASKS = 10_000
 
-NOBODYS = frozenset(
-    {FailureKind.CANCELLED, FailureKind.CLIENT_GONE, FailureKind.SERVER_SHUTDOWN, FailureKind.SESSION_EXPIRED}
-)
-"""kinds that say nothing of the environment: the client or the operator ended the rollout"""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -75,7 +70,7 @@ class Troubles:
     def failed(self, failure: Failure) -> None:
         self.recent.append(failure.kind)
         self.last.append(failure)
-        if failure.task is None:
+        if failure.task is None or failure.kind is FailureKind.SESSION_EXPIRED:
             return
         streak = self._streaks.get(failure.task)
         if streak is None:

@@ -9,28 +9,37 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from agent_env.errors import FailureKind
 from agent_env.observe.record import Error, Fate, Record
+from agent_env.observe.redact import Redactor
 from agent_env.observe.times import OTHER, Times
-from agent_env.observe.troubles import NOBODYS, Failure, Troubles
+from agent_env.observe.troubles import Failure, Troubles
 
 MOST_NAMES = 10_000
 """tasks, and tools, that are counted by name"""
 _MASKED = (Fate.MASKED, Fate.FAILED)
 _MEASURED = (Fate.VERIFIED, Fate.SCORED)
-_OF_THE_VERDICT = (FailureKind.NO_SCORE, FailureKind.SCORE_NOT_FINITE)
-"""kinds that a session gets at its verify; every other was told of when the session was first counted"""
+_NOBODYS = (
+    *(FailureKind.CANCELLED, FailureKind.CLIENT_GONE, FailureKind.SERVER_SHUTDOWN),
+    FailureKind.SESSION_EXPIRED,
+)
+"""kinds that are no trouble of an env: the client or the operator ended the rollout"""
+_OF_THE_VERDICT = (FailureKind.NO_SCORE, FailureKind.SCORE_NOT_FINITE, FailureKind.SESSION_EXPIRED)
+"""kinds that a session gets at a late verify; every other was told of when the session was first counted"""
 _NO_CALLS = (Error.TOOL_NOT_FOUND, Error.INVALID_ARGS, Error.NOT_MADE)
 """errors of calls that reached no tool; their names are whatever the model wrote"""
 
 
 class Watcher:
-    """An observer of a server's sessions or episodes. `times` names the phases that the server can know."""
+    """An observer of a server's sessions or episodes. `times` has the phases that the server can know."""
 
     full = False
 
-    def __init__(self, times: Times, log: logging.Logger) -> None:
+    def __init__(self, times: Times, log: logging.Logger, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are shown to nobody, should a reason hold one."""
+        self._redactor = Redactor(secrets)
         self.times = times
         self.troubles = Troubles(log, time.time)
         self.counted_as: Counter[Fate] = Counter()
@@ -51,35 +60,37 @@ class Watcher:
         self.times.call(tool, seconds)
 
     def counted(self, record: Record) -> None:
-        fate, first = record.fate, record.before is None
+        fate, kind, again = record.fate, record.kind, record.before is not None
         self.counted_as[fate] += 1
         if record.before is not None:
             self.recounted[record.before] += 1
-        self._took(record, first)
+        self._took(record, again)
         if fate in _MEASURED:
             self.troubles.succeeded(record.task)
-        elif record.kind is not None:
+        elif kind is not None:
             if fate in _MASKED:
-                self._masked(record, record.kind)
-            if record.kind not in NOBODYS and (first or record.kind in _OF_THE_VERDICT):
+                self._masked(record, kind)
+            if kind in _OF_THE_VERDICT if again else kind not in _NOBODYS:
                 self.troubles.failed(
                     Failure(
                         at=time.time(),
                         task=record.task,
-                        kind=record.kind,
-                        reason=record.reason or "",
+                        kind=kind,
+                        reason=self._redactor.line((record.reason or "").encode("utf-8", "replace")).decode(),
                         tool=record.failed_tool,
                         who=record.session or record.episode,
                     )
                 )
 
-    def _took(self, record: Record, first: bool) -> None:
-        phases = self.times.phases
+    def _took(self, record: Record, again: bool) -> None:
         for phase in record.phases:
-            if (first or phase.name == "verify") and (histogram := phases.get(phase.name)) is not None:
-                histogram.observe(phase.seconds)
+            if phase.name == "verify" or not again:
+                histogram = self.times.of_phase.get(phase.name)
+                if histogram is not None:
+                    histogram.observe(phase.seconds)
         for name, seconds in record.timings.items():
-            if (histogram := phases.get(name)) is not None:
+            histogram = self.times.of_timing.get(name)
+            if histogram is not None:
                 histogram.observe(seconds)
 
     def _masked(self, record: Record, kind: FailureKind) -> None:

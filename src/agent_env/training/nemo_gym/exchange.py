@@ -50,6 +50,7 @@ class Request:
     path: str
     headers: list[tuple[bytes, bytes]]
     receive: Receive
+    query: str = ""
     begun: bool = False
     cookie: str = field(default="")
 
@@ -60,7 +61,7 @@ class Request:
             path = match[1]
         if len(path) > 1:
             path = path.removesuffix("/")
-        return cls(scope["method"], path, scope["headers"], receive)
+        return cls(scope["method"], path, scope["headers"], receive, scope["query_string"].decode("latin-1"))
 
     def header(self, name: bytes) -> bytes | None:
         return next((value for key, value in self.headers if key == name), None)

@@ -19,7 +19,7 @@ from agent_env.observe.record import Fate, Observers, Of, Record
 from agent_env.training.nemo_gym.folder import FolderConfig
 from agent_env.training.nemo_gym.idle import IdleClock
 from agent_env.training.nemo_gym.options import ServeOptions
-from agent_env.training.nemo_gym.session import Ground, Session
+from agent_env.training.nemo_gym.session import Ground, Session, State
 from agent_env.training.nemo_gym.tally import Tally
 from agent_env.training.nemo_gym.toolsets import Toolsets
 from agent_env.training.nemo_gym.upstream import Upstream
@@ -36,9 +36,12 @@ class Sessions:
     def __init__(self, folder: FolderConfig, options: ServeOptions, observers: Observers | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.tally = Tally(loop.time)
+        own = () if options.openenv_file else (folder.openenv_url,)
+        upstream = Upstream(options.openenv or own, folder.env, options)
+        self._watching = loop.create_task(upstream.watch())
         self.ground = Ground(
             options,
-            Upstream(options.openenv or (folder.openenv_url,), folder.env, options),
+            upstream,
             Toolsets(folder.aliases, folder.bundle_digest),
             self.tally,
             observers or Observers(),
@@ -70,6 +73,14 @@ class Sessions:
     @property
     def waiting(self) -> int:
         return sum(session.waiting for session in self._fates)
+
+    def states(self) -> dict[str, int]:
+        """How many sessions without an end are in each state."""
+        counts = {state.value: 0 for state in State}
+        for session, fate in self._fates.items():
+            if fate in (Fate.SEEDING, Fate.OPEN):
+                counts[session.state] += 1
+        return counts
 
     # seeding
 
@@ -187,6 +198,8 @@ class Sessions:
         for session in list(self._fates):
             session.fail(FailureKind.SERVER_SHUTDOWN, "the resources server was stopped")
             session.idle.stop()
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
         await self.ground.background.aclose(_CLOSE_WITHIN)
 
     def tell_of_open(self) -> None:
