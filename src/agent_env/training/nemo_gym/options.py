@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 MIB = 1024 * 1024
 ANSWER_MARGIN = 5.0
@@ -37,6 +38,7 @@ class ServeOptions:
     max_output: int = MIB
     metrics: frozenset[str] | None = None
     """None: the scores of tasks that have two or more."""
+    episode_log: Path | None = None
     token: str | None = None
     openenv_token: str | None = None
     tombstones: int = 4096

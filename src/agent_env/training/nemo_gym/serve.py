@@ -144,6 +144,7 @@ def _parser() -> Parser:
     parser.flag("--metrics", type=_metrics, metavar="scores,timings", help="put these at the top of verify answers")
     parser.flag("--max-body", type=positive, default=default.max_body, help="largest request")
     parser.flag("--max-output", type=positive, default=default.max_output, help="largest tool output; the rest is cut")
+    parser.flag("--episode-log", metavar="FILE", type=Path, help="keep each session as a line of JSON; rotated")
     parser.flag("--workers", type=_one_worker, metavar="1", help="one process holds every session; see --name, --rows")
     parser.flag("--token-file", metavar="FILE", help="file with the bearer token that clients must send")
     parser.flag("--openenv-token-file", metavar="FILE", help="file with the OpenEnv server's token")
@@ -177,6 +178,7 @@ def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
         metrics=given.metrics,
         max_body=given.max_body,
         max_output=given.max_output,
+        episode_log=given.episode_log,
         token=read_token(given.token_file),
         openenv_token=read_token(given.openenv_token_file),
     )

@@ -6,6 +6,7 @@ leaves, but for a seed: nobody will be able to name its session, so its place is
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -15,6 +16,7 @@ from typing import Any
 import orjson
 
 from agent_env.errors import EpisodeFailure
+from agent_env.observe.log import EpisodeLog
 from agent_env.observe.record import Error, Observer, Observers
 from agent_env.tokens import CHALLENGE, NEEDED, allowed
 from agent_env.training.nemo_gym import exchange, wire
@@ -65,7 +67,7 @@ class ResourcesServer:
     def __init__(self, folder: FolderConfig, options: ServeOptions) -> None:
         self._folder = folder
         self._options = options
-        self._observers: tuple[Observer, ...] = ()
+        self._log = _episode_log(folder, options)
         self._cookie_name = f"agent_env_session_{folder.name}"
         # A client that needs the first space early needs the others as often.
         every = min(options.keepalive_every, options.keepalive_after)
@@ -99,12 +101,15 @@ class ResourcesServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """What the ASGI lifespan does, for an app that mounts this one: sessions exist inside the block only."""
-        self.sessions = Sessions(self._folder, self._options, Observers(*self._observers))
+        observers: list[Observer] = [] if self._log is None else [self._log]
+        self.sessions = Sessions(self._folder, self._options, Observers(*observers))
         try:
             yield
         finally:
             await self.sessions.shutdown()
             self.sessions.tell_of_open()
+            if self._log is not None:
+                await asyncio.to_thread(self._log.close, self.sessions.summary())
 
     async def _http(self, request: Request, send: Send) -> None:
         cookies = request.cookies(self._cookie_name)
@@ -277,6 +282,13 @@ class ResourcesServer:
 
     def _set_cookie(self, request: Request) -> bytes:
         return f"{self._cookie_name}={request.cookie}; Path=/; HttpOnly; SameSite=Lax".encode()
+
+
+def _episode_log(folder: FolderConfig, options: ServeOptions) -> EpisodeLog | None:
+    if options.episode_log is None:
+        return None
+    tokens = [token for token in (options.token, options.openenv_token) if token]
+    return EpisodeLog(options.episode_log, secrets=tokens, facts={"server": folder.name, "env": folder.env})
 
 
 def _seed_answer(seed: Row | TypedSeed) -> dict[str, Json]:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from agent_env.observe.redact import Redactor, environment_secrets, secret_key, without_secrets
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["password", "db_password", "PASSWORD_CONFIRM", "apiKey", "api_key", "x-api-key", "token", "authToken", "secret"]
+    + ["client_secret", "clientSecretValue", "Authorization", "aws_secret_access_key", "privateKey", "cookie", "pwd"],
+)
+def test_a_key_that_names_a_secret(key: str) -> None:
+    assert secret_key(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["max_tokens", "token_count", "key", "monkey", "author", "keys", "passage", "secretary", "pass", "cookies_on"]
+)
+def test_a_key_that_names_none(key: str) -> None:
+    assert not secret_key(key)
+
+
+def test_secrets_are_taken_from_arguments_at_any_depth() -> None:
+    given = {"user": "ann", "auth": {"password": "hunter2", "tries": [{"token": "abc"}, 3]}, "api_key": None}
+    shown = {"user": "ann", "auth": "[redacted]", "api_key": None}
+    assert without_secrets(given) == shown
+    assert without_secrets([{"n": {"pwd": ["x"]}}]) == [{"n": {"pwd": "[redacted]"}}]
+
+
+def test_arguments_without_anything_suspect_stay_as_they_were_written() -> None:
+    text = '{"mw": 1.50,  "big": 123456789012345678901234567890, "a": 1, "a": 2}'
+    assert orjson.dumps(Redactor().arguments(text)).decode() == text
+
+
+def test_a_key_written_with_escapes_or_over_lines_is_seen_all_the_same() -> None:
+    shown = orjson.dumps(Redactor().arguments('{\n "p\\u0061ssword": "hunter2"\n}'))
+    assert shown == b'{"password":"[redacted]"}'
+
+
+def test_values_that_are_secret_are_taken_from_every_text_in_every_form() -> None:
+    redactor = Redactor(['to"ken\\1', "abc"])
+    inner = orjson.dumps({"text": 'to"ken\\1'}).decode()
+    line = redactor.line(orjson.dumps({"output": inner, "final": 'it is to"ken\\1', "abc": "abc"}))
+    assert orjson.loads(line) == {"output": '{"text":"[redacted]"}', "final": "it is [redacted]", "abc": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("curl -H 'Authorization: Bearer abcdef123456'", "curl -H 'Authorization: Bearer [redacted]'"),
+        ("authorization: Basic dXNlcjpwYXNz and more", "authorization: Basic [redacted] and more"),
+        ('{"Authorization": "abcdef123456"}', '{"Authorization": "[redacted]"}'),
+        ("bearer of bad news", "bearer of bad news"),
+    ],
+)
+def test_what_follows_authorization_is_taken_out(text: str, shown: str) -> None:
+    assert orjson.loads(Redactor().line(orjson.dumps({"output": text})))["output"] == shown
+
+
+def test_secrets_of_the_environment_are_those_whose_name_says_so() -> None:
+    environ = {"SHOP_API_KEY": "k-12345678", "HOME": "/home/somebody", "DB_PASSWORD": "short", "HF_TOKEN": "hf_abcdefgh"}
+    assert environment_secrets(environ) == ["k-12345678", "hf_abcdefgh"]
