@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from stubs.gym_client import bench, until
+from stubs.gym_client import Bench, bench, until
 from stubs.quick_server import quick
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
+from agent_env.errors import ConfigError
+from agent_env.training.nemo_gym import upstream
+from agent_env.training.nemo_gym.openenv_list import read_servers
+
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "LOOK_EVERY", 0.02)
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_hand(stub: StubOpenEnv, port: int = 0) -> AsyncIterator[tuple[str, contextlib.AsyncExitStack]]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield await stack.enter_async_context(quick(stub, port)), stack
+
+
+async def play(b: Bench, count: int) -> list[float]:
+    """The rewards of that many rollouts, one after the other."""
+    return [(await (await b.seeded()).verify()).json()["reward"] for _ in range(count)]
 
 
 async def test_several_servers_share_the_sessions_by_their_places() -> None:
@@ -30,7 +54,6 @@ async def test_a_burst_does_not_queue_at_one_of_two_servers() -> None:
         rollouts = await asyncio.gather(*(b.seeded() for _ in range(8)))
         assert [stub.running for stub in stubs] == [4, 4]
         await asyncio.gather(*(rollout.verify() for rollout in rollouts))
-        assert [len(stub.requests) for stub in stubs] == [1, 1]
 
 
 async def test_a_server_that_is_away_or_full_is_passed_over() -> None:
@@ -39,6 +62,150 @@ async def test_a_server_that_is_away_or_full_is_passed_over() -> None:
         for _ in range(5):
             assert (await (await b.seeded()).verify()).json()["reward"] == 0.75
         assert len(free.resets) == 5
+
+
+async def test_between_looks_those_places_count_as_taken_to_which_a_session_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream, "LOOK_EVERY", 60)
+    small, large = StubOpenEnv(Knobs(start_s=0.1), places=3), StubOpenEnv(Knobs(start_s=0.1), places=7)
+    async with quick(small) as one, quick(large) as two, bench(openenv=(one, two)) as b:
+        first = await asyncio.gather(*(b.seeded() for _ in range(4)))
+        assert (small.running, large.running) == (0, 4)
+        rest = await asyncio.gather(*(b.seeded() for _ in range(6)))
+        assert (small.running, large.running) == (3, 7)
+        for rollout in (*first, *rest):
+            await rollout.verify()
+        await until(lambda: small.sessions + large.sessions == 0)
+        assert await play(b, 10) == [0.75] * 10  # those that ended since make room where nothing else is known
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_places_that_others_took_are_seen_at_the_next_look() -> None:
+    shared, own = StubOpenEnv(places=8), StubOpenEnv(places=4)
+    async with quick(shared) as one, quick(own) as two, bench(openenv=(one, two)) as b:
+        await play(b, 1)
+        shared.running += 6
+        seen = len(shared.requests)
+        await until(lambda: len(shared.requests) > seen + 1)
+        await play(b, 1)
+        assert (len(shared.resets), len(own.resets)) == (1, 1)
+        shared.running -= 6
+
+
+async def test_servers_that_are_equally_free_take_turns() -> None:
+    stubs = [StubOpenEnv() for _ in range(3)]
+    async with quick(stubs[0]) as one, quick(stubs[1]) as two, quick(stubs[2]) as three:
+        async with bench(openenv=(one, two, three)) as b:
+            await play(b, 9)
+    assert [len(stub.resets) for stub in stubs] == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_server_that_goes_away_takes_only_its_sessions_along_and_is_used_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stays, goes = StubOpenEnv(), StubOpenEnv()
+    async with quick(stays) as one, stopped_by_hand(goes) as (two, server), bench(openenv=(one, two)) as b:
+        rollouts = [await b.seeded() for _ in range(6)]
+        assert (stays.running, goes.running) == (3, 3)
+        port = int(two.rpartition(":")[2])
+        await goes.kill()
+        await server.aclose()
+        answers = [(await rollout.verify()).json() for rollout in rollouts]
+        assert sum(answer["mask_sample"] for answer in answers) == 3
+        assert {answer["failure_kind"] for answer in answers} == {None, "provider_unavailable"}
+        await until(lambda: f"{two} is away" in caplog.text)
+        assert await play(b, 6) == [0.75] * 6
+        assert len(goes.resets) == 3
+        caplog.set_level(logging.INFO)
+        async with quick(goes, port):
+            await until(lambda: f"{two} is back" in caplog.text)
+            assert await play(b, 6) == [0.75] * 6
+            assert len(goes.resets) == 6
+    assert caplog.text.count("is away") == 1
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_the_file_is_followed_while_the_server_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    listed = tmp_path / "servers"
+    first, second = StubOpenEnv(), StubOpenEnv()
+    async with quick(first) as one, quick(second) as two:
+        listed.write_text(f"# ours\n\n{one}/  # the first\n")
+        options = {"openenv_file": str(listed), "openenv_listed": read_servers(listed)}
+        async with bench(**options) as b:
+            running = await b.seeded()
+            assert (len(first.resets), len(b.stub.resets)) == (1, 0)
+            listed.write_text(f"{one}\n{two}\n")
+            await until(lambda: f"{two} is used from now on" in caplog.text)
+            await until(lambda: "GET /capacity" in second.requests)
+            await play(b, 5)
+            assert len(first.resets) > 1 < len(second.resets)
+
+            before = len(first.resets)
+            listed.write_text(f"{two}\n")
+            await until(lambda: f"{one} gets no new sessions; 1 go on" in caplog.text)
+            await play(b, 3)
+            assert len(first.resets) == before
+            assert (await running.verify()).json()["reward"] == 0.75
+
+            listed.write_text(f"{two}\n{one}\n")
+            await until(lambda: f"{one} is used from now on" in caplog.text)
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("text", ["", "# none\n", "http://127.0.0.1:9\nbox-7\n", None, "\xff"])
+async def test_a_file_that_cant_be_used_keeps_the_last_list_and_warns_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None
+) -> None:
+    listed, stub = tmp_path / "servers", StubOpenEnv()
+    async with quick(stub) as one:
+        listed.write_text(one)
+        async with bench(openenv_file=str(listed), openenv_listed=(one,)) as b:
+            listed.unlink() if text is None else listed.write_bytes(text.encode("latin-1"))
+            await until(lambda: "the OpenEnv servers stay as they are" in caplog.text)
+            seen = len(stub.requests)
+            await until(lambda: len(stub.requests) > seen + 3)
+            assert await play(b, 1) == [0.75]
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    assert str(listed) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no OpenEnv server"),
+        ("http://a:1\n127.0.0.1:8200", ":2: '127.0.0.1:8200' is not a server's URL"),
+        ("ftp://a", "is not a server's URL"),
+        ("http://a:99999", "is not a server's URL"),
+        ("http://a b:1", "is not a server's URL"),
+        ("http://me:secret@a:1", "--openenv-token-file"),
+    ],
+)
+def test_a_list_that_is_wrong_is_named_by_file_and_line_and_tells_no_secret(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "servers").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_servers(tmp_path / "servers")
+    assert said in str(error.value)
+    assert str(error.value).startswith(str(tmp_path / "servers"))
+    assert "secret" not in str(error.value)
+
+
+def test_a_list_is_read_without_comments_and_each_server_once(tmp_path: Path) -> None:
+    (tmp_path / "servers").write_text("\ufeffhttp://a:1/\r\n# http://b:1\r\n\r\n  https://c/x/ # far\nhttp://a:1\n")
+    assert read_servers(tmp_path / "servers") == ("http://a:1", "https://c/x")
+
+
+async def test_each_state_of_the_bundle_that_is_not_the_folders_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    right, wrong = StubOpenEnv(), StubOpenEnv(digest="e" * 64)
+    async with quick(right) as one, quick(wrong) as two:
+        async with bench(folder={"bundle_digest": right.digest}, openenv=(one, two)) as b:
+            await play(b, 6)
+    assert caplog.text.count(f"{two} serves another state of the bundle") == 1
+    assert f"{one} serves" not in caplog.text
 
 
 async def test_a_connection_that_breaks_after_the_reset_is_not_tried_again() -> None:
@@ -56,6 +223,7 @@ async def test_the_openenv_servers_token_is_sent() -> None:
         answer = (await (await b.seeded()).verify()).json()
         assert answer["failure_kind"] == "provider_unavailable"
         assert "HTTP 403" in answer["failure_reason"]
+        assert "--openenv-token-file" in answer["failure_reason"]
 
 
 async def test_capacity_tells_what_each_server_tells() -> None:

@@ -62,7 +62,8 @@ class EpisodeLink:
         except InvalidStatus as error:
             if error.response.status_code in (429, 503):
                 raise ServerFull(f"HTTP {error.response.status_code}") from None
-            raise ConnectionError(f"{url}/ws answers HTTP {error.response.status_code}") from None
+            hint = ": it wants a token (--openenv-token-file)" if error.response.status_code in (401, 403) else ""
+            raise ConnectionError(f"{url}/ws answers HTTP {error.response.status_code}{hint}") from None
         except (InvalidHandshake, InvalidMessage, EOFError) as error:
             raise ConnectionError(f"{url}/ws opens no websocket: {error}") from None
         return cls(socket, url, ours=ours)

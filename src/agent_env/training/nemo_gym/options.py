@@ -18,6 +18,10 @@ class ServeOptions:
     port: int = 9100
     openenv: tuple[str, ...] = ()
     """OpenEnv servers that stand in for the folder's own."""
+    openenv_file: str | None = None
+    """A list of more, read again while the server runs."""
+    openenv_listed: tuple[str, ...] = ()
+    """What stood in it at the start."""
     masked_as_error: bool = False
     idle_timeout: float = 600.0
     first_call_timeout: float | None = None

@@ -21,6 +21,7 @@ from agent_env.errors import AgentEnvError, ConfigError
 from agent_env.tokens import read_token, refuse_strangers
 from agent_env.training.nemo_gym.flags import OK, USAGE, Parser, guarded, positive, say, seconds
 from agent_env.training.nemo_gym.folder import FolderConfig, read_folder
+from agent_env.training.nemo_gym.openenv_list import read_servers, server_url
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.server import ResourcesServer, build_server
 
@@ -127,6 +128,11 @@ def _parser() -> Parser:
     parser.flag("--host", default=default.host, help="address to listen on; others than loopback need --token-file")
     parser.flag("--port", type=_port, default=default.port, help="0 takes a free one; the URL is printed")
     parser.flag("--openenv", action="append", type=_url, metavar="URL", help="OpenEnv server, in place of the folder's")
+    parser.flag(
+        "--openenv-file",
+        metavar="FILE",
+        help="list of OpenEnv servers, one URL a line, in place of the folder's; read again when it changes",
+    )
     parser.flag("--masked-as-error", action="store_true", help="answer a masked rollout with HTTP 503 (verifiers)")
     parser.flag("--idle-timeout", type=seconds, help="reclaim a session without requests; the folder's, or 600")
     parser.flag("--first-call-timeout", type=seconds, help="the same from seed to first call; the idle timeout")
@@ -162,10 +168,13 @@ def options_without_flags(folder: FolderConfig) -> ServeOptions:
 def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
     """Flags and environment win over the folder's config, which wins over the defaults. Raises ConfigError."""
     default = ServeOptions()
+    listed = read_servers(Path(given.openenv_file)) if given.openenv_file else ()
     return ServeOptions(
         host=given.host,
         port=given.port,
-        openenv=tuple(given.openenv or (folder.openenv_url,)),
+        openenv=tuple(given.openenv or (() if listed else (folder.openenv_url,))),
+        openenv_file=given.openenv_file,
+        openenv_listed=listed,
         masked_as_error=given.masked_as_error,
         idle_timeout=given.idle_timeout or folder.idle_timeout or default.idle_timeout,
         first_call_timeout=given.first_call_timeout,
@@ -214,9 +223,10 @@ def _seconds_or_off(text: str) -> float:
 
 
 def _url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a server's URL: it looks like http://127.0.0.1:8200")
-    return text.rstrip("/")
+    try:
+        return server_url(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _metrics(text: str) -> frozenset[str]:

@@ -183,7 +183,7 @@ class Session:
         self.wait_s = loop.time() - began
         self._history.placed(self.wait_s, started.prompt, started.system_prompt)
         self._ground.tally.waited(self.wait_s)
-        self._ground.toolsets.check_digest(started.digest)
+        self._ground.toolsets.check_digest(started.digest, self._server.url)
         if started.task is not None:
             check_name(self.row, started.task)
         self.state = State.STARTING
@@ -381,7 +381,7 @@ class Session:
         if link is None:
             return
         if self._server is not None:
-            self._server.sessions -= 1
+            self._server.leave()
         self._ground.tally.ended()
         self._ground.background.start(link.close())
 

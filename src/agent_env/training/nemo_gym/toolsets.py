@@ -43,7 +43,7 @@ class Toolsets:
         self._bundle_digest = bundle_digest
         self._known: dict[tuple[bytes, bool], Toolset] = {}
         self._warned: set[tuple[bytes, bytes]] = set()
-        self._digest_checked = False
+        self._digests: set[str] = set()
 
     def of(self, row: Row, tools: list[dict[str, Json]], turns: int | None) -> Toolset:
         several = turns is None or turns > 1
@@ -64,14 +64,15 @@ class Toolsets:
             )
         return toolset
 
-    def check_digest(self, served: str | None) -> None:
-        """Once, at the first seed that tells: is the served bundle the one that the rows were written for?"""
-        if self._digest_checked or served is None:
+    def check_digest(self, served: str | None, url: str) -> None:
+        """Once for each state of the bundle: is the served one that for which the rows were written?"""
+        if served is None or served in self._digests:
             return
-        self._digest_checked = True
+        self._digests.add(served)
         if self._bundle_digest is not None and served != self._bundle_digest:
             log.warning(
-                "the OpenEnv server serves another state of the bundle (%s) than the rows were written for (%s)",
+                "the OpenEnv server at %s serves another state of the bundle (%s) than the rows were written for (%s)",
+                url,
                 served[:16],
                 self._bundle_digest[:16],
             )

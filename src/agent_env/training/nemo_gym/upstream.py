@@ -1,105 +1,71 @@
-"""The OpenEnv servers behind this one: which kind each is, and how a session gets its place.
+"""The OpenEnv servers behind this one, and how a session gets its place among them.
 
-Until the reset is sent everything that passes by itself is tried again: a full server, a connection that takes too
-long, a server that restarts. After it nothing is, since a second reset would be a second episode.
+A new session goes to the server with the most free places. Until the reset is sent everything that passes by itself is
+tried again: a full server, a connection that takes too long, a server that restarts. After it nothing is, since a
+second reset would be a second episode.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
 from agent_env.training.nemo_gym.openenv_client import EpisodeLink, ServerFull
-from agent_env.training.nemo_gym.openenv_http import fetch
+from agent_env.training.nemo_gym.openenv_list import read_servers
 from agent_env.training.nemo_gym.openenv_replies import Started, TaskName
+from agent_env.training.nemo_gym.openenv_server import Server
 from agent_env.training.nemo_gym.options import ServeOptions
 from agent_env.training.nemo_gym.wire import Row, WireError
 
+__all__ = ["Server", "Upstream", "check_name"]
+
 Json = Any
+log = logging.getLogger("agent_env.serve")
+
+LOOK_EVERY = 1.0
+"""seconds between two looks at each server, and at the file that lists them"""
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
-_MOST_NAMES = 100_000
-
-
-class Server:
-    """One OpenEnv server."""
-
-    def __init__(self, url: str, env: str, options: ServeOptions) -> None:
-        self.url = url.rstrip("/")
-        self.sessions = 0
-        """Those that play there or wait for a place."""
-        self.trouble_at = float("-inf")
-        """When it last took no session."""
-        self._env = env
-        self._options = options
-        self._ours: bool | None = None
-        self._places = 1
-        self._asking = asyncio.Lock()
-        self._names: dict[tuple[str, int], str] = {}
-
-    async def ours(self) -> bool:
-        """Whether the server is one of ours: those tell their capacity, and answer a reset before the env is ready."""
-        async with self._asking:
-            if self._ours is None:
-                status, body = await fetch(self.url, "GET", "/capacity", token=self._options.openenv_token)
-                places = body.get("places") if status == 200 and isinstance(body, dict) else None
-                self._ours = isinstance(places, int) and places > 0
-                self._places = places if isinstance(places, int) and places > 0 else 1
-            return self._ours
-
-    @property
-    def load(self) -> float:
-        return self.sessions / self._places
-
-    def forget(self) -> None:
-        """The server went away: another may come back in its place."""
-        self._ours = None
-        self._names.clear()
-
-    async def capacity(self) -> Json:
-        try:
-            status, body = await fetch(self.url, "GET", "/capacity", token=self._options.openenv_token, timeout=3)
-        except (OSError, TimeoutError) as error:
-            return {"url": self.url, "error": str(error) or "no answer in time"}
-        return {"url": self.url, **body} if status == 200 and isinstance(body, dict) else None
-
-    async def open(self) -> EpisodeLink:
-        return await EpisodeLink.connect(
-            self.url,
-            ours=await self.ours(),
-            max_output=self._options.max_output,
-            token=self._options.openenv_token,
-        )
-
-    async def task_name(self, row: Row) -> str | None:
-        """The name of the row's task, asked before the reset of a server that answers it late. None: it doesn't say.
-
-        Raises WireError when the server has no such task.
-        """
-        key = (row.split, row.index)
-        if key not in self._names:
-            body = {"split": row.split, "index": row.index}
-            status, answer = await fetch(
-                self.url, "POST", f"/{self._env}/task", body, token=self._options.openenv_token
-            )
-            if status in (400, 422):
-                raise WireError(f"split, index: the bundle has no task {row.index} in split {row.split!r}", 409)
-            task = answer.get("task", answer) if status == 200 and isinstance(answer, dict) else None
-            if not isinstance(task, dict) or not isinstance(task.get("name"), str):
-                return None
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
-            self._names[key] = task["name"]
-        return self._names[key]
 
 
 class Upstream:
+    """The servers at `urls` and those that `options.openenv_file` lists. `watch` must run beside `open`."""
+
     def __init__(self, urls: Sequence[str], env: str, options: ServeOptions) -> None:
-        self._servers = [Server(url, env, options) for url in urls]
+        self._fixed = tuple(urls)
+        self._file = Path(options.openenv_file) if options.openenv_file else None
+        self._env = env
         self._options = options
+        self._servers: list[Server] = []
+        self._leaving: list[Server] = []
+        self._turn = 0
+        self._complaint: str | None = None
+        self._seen = asyncio.Event()
+        self._use((*urls, *options.openenv_listed))
+        if not self._choosing:
+            self._seen.set()
+
+    async def watch(self) -> None:
+        """Looks at every server each second, and at the file that lists them. Runs until it is cancelled.
+
+        A single server is not looked at: there is nothing to choose.
+        """
+        if not self._choosing:
+            return
+        await asyncio.gather(*(server.look() for server in self._servers))
+        self._seen.set()
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                await asyncio.sleep(LOOK_EVERY)
+                await self._reread()
+                for server in self._servers:
+                    if not server.looking:
+                        looks.create_task(server.look())
 
     async def open(self, row: Row) -> tuple[EpisodeLink, Started, Server]:
         """A link whose place is granted (or, on servers of others, whose session is open and whose reset is under way).
@@ -108,6 +74,7 @@ class Upstream:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
+        await self._seen.wait()
         refused_since: float | None = None
         pause, last = _FIRST_PAUSE, ""
         while True:
@@ -120,17 +87,15 @@ class Upstream:
                 return (*await self._place(server, row, left), server)
             except ServerFull as full:
                 refused_since, last = None, f"{server.url} is full: {full}"
-                server.trouble_at = loop.time()
             except TimeoutError:
                 refused_since, last = None, f"{server.url} does not take the connection in time"
-                server.trouble_at = loop.time()
             except OSError as error:
-                server.forget()
-                server.trouble_at = loop.time()
+                server.lost(error)
                 refused_since = loop.time() if refused_since is None else refused_since
                 last = f"no OpenEnv server answers at {server.url}: {error}"
                 if loop.time() - refused_since >= self._options.refused_for:
                     raise EpisodeFailure(FailureKind.PROVIDER_UNAVAILABLE, last) from None
+            server.in_trouble()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(left, 0)))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -138,24 +103,27 @@ class Upstream:
         """What each server tells of its places; None for one that tells nothing."""
         return list(await asyncio.gather(*(server.capacity() for server in self._servers)))
 
+    @property
+    def _choosing(self) -> bool:
+        return self._file is not None or len(self._servers) > 1
+
     def _next(self, now: float) -> Server:
-        """The least used server; one that took no session of late only when the others didn't either."""
-        return min(
-            self._servers,
-            key=lambda server: (
-                server.trouble_at if now - server.trouble_at < _LONGEST_PAUSE else 0.0,
-                server.load,
-            ),
-        )
+        """The best server; those that are equally good take turns."""
+        known = [server for server in self._servers if server.looked] or self._servers
+        self._turn += 1
+        first = self._turn % len(known)
+        return min((*known[first:], *known[:first]), key=lambda server: server.rank(now))
 
     async def _place(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
         """The server counts the session from here on, until the session says that it is over."""
-        server.sessions += 1
+        server.send()
         try:
             return await self._reset(server, row, timeout)
         except BaseException:
-            server.sessions -= 1
+            server.leave()
             raise
+        finally:
+            server.placed()
 
     async def _reset(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
         ours = await server.ours()
@@ -168,6 +136,38 @@ class Upstream:
         except BaseException:
             link.abort()
             raise
+
+    # the list
+
+    async def _reread(self) -> None:
+        """Takes the file's list over. One that can't be is told once, and the last good one stays."""
+        if self._file is None:
+            return
+        try:
+            listed = await asyncio.to_thread(read_servers, self._file)
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("%s; the OpenEnv servers stay as they are", error)
+            return
+        self._complaint = None
+        self._use((*self._fixed, *listed))
+
+    def _use(self, urls: Iterable[str]) -> None:
+        """A server that is no longer listed gets no new session, and is kept in mind as long as it has old ones."""
+        wanted = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
+        before = {server.url: server for server in (*self._leaving, *self._servers)}
+        if list(wanted) == [server.url for server in self._servers]:
+            return
+        if self._servers:
+            for url in wanted:
+                if url not in {server.url for server in self._servers}:
+                    log.info("the OpenEnv server at %s is used from now on", url)
+            for server in self._servers:
+                if server.url not in wanted:
+                    log.info("the OpenEnv server at %s gets no new sessions; %d go on", server.url, server.sessions)
+        self._servers = [before.get(url) or Server(url, self._env, self._options) for url in wanted]
+        self._leaving = [server for url, server in before.items() if url not in wanted and server.sessions]
 
 
 def check_name(row: Row, task: TaskName) -> None:
