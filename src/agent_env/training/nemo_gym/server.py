@@ -16,10 +16,11 @@ from typing import Any
 import orjson
 
 from agent_env.errors import EpisodeFailure
+from agent_env.observe import exposition, page
 from agent_env.observe.log import EpisodeLog
 from agent_env.observe.record import Error, Observer, Observers
 from agent_env.tokens import CHALLENGE, NEEDED, allowed
-from agent_env.training.nemo_gym import exchange, wire
+from agent_env.training.nemo_gym import exchange, seen, wire
 from agent_env.training.nemo_gym.exchange import (
     ClientLeft,
     Message,
@@ -33,6 +34,7 @@ from agent_env.training.nemo_gym.exchange import (
 )
 from agent_env.training.nemo_gym.folder import FolderConfig
 from agent_env.training.nemo_gym.options import ServeOptions
+from agent_env.training.nemo_gym.seen import Seen
 from agent_env.training.nemo_gym.session import Session, ToolText
 from agent_env.training.nemo_gym.sessions import Sessions
 from agent_env.training.nemo_gym.verdict import episode_fields, masked_error, verify_answer
@@ -78,6 +80,7 @@ class ResourcesServer:
             **{("GET", path): self._health for path in HEALTH},
             ("GET", "/reverify_mode"): self._reverify_mode,
             ("GET", "/status"): self._status,
+            ("GET", "/metrics"): self._metrics,
             ("GET", "/capacity"): self._capacity,
             ("POST", "/seed_session"): self._seed,
             ("POST", "/verify"): self._verify,
@@ -101,11 +104,14 @@ class ResourcesServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """What the ASGI lifespan does, for an app that mounts this one: sessions exist inside the block only."""
-        observers: list[Observer] = [] if self._log is None else [self._log]
+        watcher = seen.watcher(self._options)
+        observers: list[Observer] = [watcher] if self._log is None else [watcher, self._log]
         self.sessions = Sessions(self._folder, self._options, Observers(*observers))
+        self._seen = Seen(self._folder.name, self.sessions, watcher)
         try:
             yield
         finally:
+            self._seen.stop()
             await self.sessions.shutdown()
             self.sessions.tell_of_open()
             if self._log is not None:
@@ -254,7 +260,14 @@ class ResourcesServer:
         await self._send(request, send, Reply(b'"unsupported"'))
 
     async def _status(self, request: Request, session: Session | None, send: Send) -> None:
-        await self._send(request, send, Reply(orjson.dumps(self.sessions.report())))
+        accept = (request.header(b"accept") or b"").decode("latin-1")
+        if page.wanted(accept, request.query):
+            await self._send(request, send, Reply(await self._seen.page(), media=page.MEDIA, headers=page.HEADERS))
+        else:
+            await self._send(request, send, Reply(orjson.dumps(await self._seen.report()), headers=page.HEADERS))
+
+    async def _metrics(self, request: Request, session: Session | None, send: Send) -> None:
+        await self._send(request, send, Reply(await self._seen.metrics(), media=exposition.MEDIA))
 
     async def _capacity(self, request: Request, session: Session | None, send: Send) -> None:
         sessions = self.sessions
