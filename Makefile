@@ -25,8 +25,10 @@ unit: $(VENV)/.installed
 
 soak: $(VENV)/.installed
 	AGENT_ENV_STATE_EXAMPLES=2000 AGENT_ENV_FUZZ_REQUESTS=20000 AGENT_ENV_CHAOS=200 AGENT_ENV_SOAK_MINUTES=15 \
+	AGENT_ENV_ORCHESTRATOR_STEPS=40 \
 	$(BIN)/python -m pytest -s tests/soak tests/docker/test_chaos.py tests/docker/test_fork_chaos.py tests/openenv/test_fuzz.py \
-		tests/training/nemo_gym/test_server_fuzz.py tests/training/nemo_gym/test_session_states.py
+		tests/training/nemo_gym/test_server_fuzz.py tests/training/nemo_gym/test_session_states.py \
+		tests/training/nemo_gym/test_orchestrator_load.py
 
 clients: $(VENV)/.installed
 	$(BIN)/python tests/clients/prepare.py
