@@ -82,6 +82,8 @@ class Episode:
         self.turns_played = 0
         for future in (self._placed, self._scored):
             future.add_done_callback(_retrieved)
+        self.failed_tool: str | None = None
+        """the tool whose call failed the episode"""
         self._task = asyncio.create_task(self._run(), name=f"episode {self.id}")
         self._task.add_done_callback(self._ended)
         runtime.own(self)
@@ -236,6 +238,7 @@ class Episode:
         deployed = [self._context.envs[name] for name in agent.env_names]
         sessions = await asyncio.gather(*(self._open(item, agent.role) for item in deployed))
         return list(zip(deployed, sessions, strict=True))
+                    self.failed_tool = turn.failed_tool
 
     async def _open(self, deployed: DeployedEnv, role: str | None) -> ToolSession | None:
         """None for an env that was killed and has that scored."""

@@ -48,6 +48,8 @@ class Turn:
         self.system_prompt = record.system_prompt
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """resolves to the reply, or raises what failed the turn"""
+        self.failed_tool: str | None = None
+        """the tool whose call failed the turn"""
         self._record = record
         self._tools = tools
         self._timeout = timeout
@@ -132,6 +134,7 @@ class Turn:
         except EpisodeFailure as failure:
             if (text := self._excuse(self._tools.env_of(name), failure)) is not None:
                 return tool_error(text)
+            self.failed_tool = name
             self.fail(failure)
             raise
 

@@ -16,8 +16,11 @@ from starlette.responses import JSONResponse
 
 from agent_env.episode import Deadlines, Runtime
 from agent_env.errors import ConfigError
+from agent_env.observe.record import Observers
+from agent_env.openenv import seen
 from agent_env.openenv.catalog import Catalog, Reward
 from agent_env.openenv.hub import Hub
+from agent_env.openenv.seen import Seen
 from agent_env.openenv.socket import ReadAhead
 from agent_env.sandbox import Isolating, choose_provider
 from agent_env.sandbox.base import Prepared, SandboxProvider
@@ -99,7 +102,9 @@ def build_app(
         await made.graders.prepare(catalog.envs)
         return made
 
-    app = _app(Hub(catalog, runtime, turn_timeout), sessions=max_concurrent_envs + queue)
+    watcher = seen.watcher(token)
+    hub = Hub(catalog, runtime, turn_timeout, Observers(watcher))
+    app = _app(hub, Seen(hub, watcher), sessions=max_concurrent_envs + queue)
     if token is not None:
         app.add_middleware(TokenNeeded, token=token, free=FREE)
     return app
@@ -124,7 +129,7 @@ async def _provider(sandbox: str | SandboxProvider | None, options: Mapping[str,
     return await choose_provider(sandbox or "auto", **options)
 
 
-def _app(hub: Hub, sessions: int) -> FastAPI:
+def _app(hub: Hub, shown: Seen, sessions: int) -> FastAPI:
     library = _openenv()
     from openenv.core.env_server.mcp_types import CallToolAction
 
@@ -145,8 +150,8 @@ def _app(hub: Hub, sessions: int) -> FastAPI:
     app.state.hub = hub
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) != "/health"]
     app.add_middleware(ReadAhead)
-    app.router.on_startup.append(hub.open)
-    app.router.on_shutdown.append(hub.aclose)
+    app.router.on_startup += [hub.open, shown.begin]
+    app.router.on_shutdown += [shown.stop, hub.aclose]
 
     async def health(request: Request) -> JSONResponse:
         answer = await hub.health()
@@ -157,6 +162,8 @@ def _app(hub: Hub, sessions: int) -> FastAPI:
 
     app.add_route("/health", health)
     app.add_route("/capacity", capacity)
+    app.add_route("/metrics", shown.metrics)
+    app.add_route("/status", shown.status)
     return app
 
 

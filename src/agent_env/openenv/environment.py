@@ -6,6 +6,7 @@ Imported by `build_app` only: it loads the openenv library.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from openenv.core.env_server.interfaces import Environment
@@ -15,6 +16,7 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, Observati
 from agent_env.env.tools import ToolResult
 from agent_env.episode import Episode, EpisodeError, EpisodeFailure, Turn
 from agent_env.errors import FailureKind
+from agent_env.observe.record import Error
 from agent_env.openenv.catalog import Entry
 from agent_env.openenv.hub import Hub
 from agent_env.openenv.models import EpisodeState, ResetObservation, StepObservation, ToolsObservation
@@ -161,14 +163,27 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
                 raise ValueError(f"actions are list_tools and call_tool, not {type(action).__name__}")
             if action.tool_name == END_TURN.name:
                 return await self._end_turn(action.arguments)
-            turn = await self._playing()
-            return _called(action.tool_name, turn, await turn.call(action.tool_name, action.arguments))
+            return await self._call(await self._playing(), action.tool_name, action.arguments)
         except EpisodeFailure as failure:
             return self._step_failed(action, failure)
         except EpisodeError as error:  # the turn's time was up, and its env has that scored
             assert isinstance(action, CallToolAction)
             refused = ToolError(error_type=ToolErrorType.EXECUTION_ERROR, message=str(error))
             return StepObservation(tool_name=action.tool_name, error=refused)
+
+    async def _call(self, turn: Turn, name: str, arguments: dict[str, Any]) -> Observation:
+        began = time.monotonic()
+        error: str | None = Error.FAILED
+        try:
+            result = await turn.call(name, arguments)
+            called = _called(name, turn, result)
+            error = called.error.error_type.value if called.error else None
+        except EpisodeError:
+            error = Error.NOT_MADE
+            raise
+        finally:
+            self._hub.observers.called(name, time.monotonic() - began, error)
+        return called
 
     async def _playing(self) -> Turn:
         if self._failure is not None:
@@ -209,7 +224,7 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             )
         scores = await self._episode.scores()
         self._done = True
-        reward = self._hub.reward(self._entry, scores)
+        reward = self._hub.reward(self._episode, self._entry, scores)
         episode = {
             "id": self._episode.id,
             "turns_played": self._episode.turns_played,
@@ -278,7 +293,7 @@ def _tool(tool: Any) -> Tool:
     return Tool(name=tool.name, description=tool.description or "", input_schema=tool.input_schema)
 
 
-def _called(name: str, turn: Turn, result: ToolResult) -> Observation:
+def _called(name: str, turn: Turn, result: ToolResult) -> StepObservation:
     if not result.is_error:
         return StepObservation(tool_name=name, result=_result_dict(result))
     unknown = all(tool.name != name for tool in turn.list())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agent_env.episode import Episode, EpisodeSpec, Runtime
 from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.observe.record import Fate, Observers, Of, Record
 from agent_env.openenv.catalog import Catalog, Entry
 
 log = logging.getLogger(__name__)
@@ -27,9 +30,14 @@ class Hub:
     """Starts episodes and counts how they end. `open` on the server's loop before the first session."""
 
     def __init__(
-        self, catalog: Catalog, make_runtime: Callable[[], Awaitable[Runtime]], turn_timeout: float | None
+        self,
+        catalog: Catalog,
+        make_runtime: Callable[[], Awaitable[Runtime]],
+        turn_timeout: float | None,
+        observers: Observers | None = None,
     ) -> None:
         self.catalog = catalog
+        self.observers = observers or Observers()
         self.started = 0
         self.scored = 0
         self.failed: Counter[FailureKind] = Counter()
@@ -40,6 +48,9 @@ class Hub:
         self._ends: set[asyncio.Task[None]] = set()
         self._reaper: asyncio.Task[None] | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._serials = itertools.count(1)
+        self._unrewarded: dict[str, EpisodeFailure] = {}
+        """by id of episodes that have scores, but no reward"""
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -74,14 +85,19 @@ class Hub:
                 await asyncio.wait(self._ends)
         log.info("%s", self.summary())
 
-    def summary(self) -> str:
-        """How many episodes were started, scored, failed by kind, and abandoned by their client."""
-        kinds = ", ".join(f"{count} {kind.value}" for kind, count in sorted(self.failed.items()) if kind not in _LEFT)
+    def tally(self) -> dict[str, Any]:
+        """How many episodes were started, scored, failed by the environment (by kind), abandoned by their client."""
+        failed = {kind.value: count for kind, count in sorted(self.failed.items()) if kind not in _LEFT}
         left = sum(self.failed[kind] for kind in _LEFT)
-        failed = sum(self.failed.values()) - left
+        return {"started": self.started, "scored": self.scored, "failed": failed, "abandoned": left}
+
+    def summary(self) -> str:
+        """The tally as a line."""
+        told = self.tally()
+        kinds = ", ".join(f"{count} {kind}" for kind, count in told["failed"].items())
         return (
-            f"episodes: {self.started} started, {self.scored} scored, {left} abandoned, {failed} failed"
-            f"{f' ({kinds})' if kinds else ''}"
+            f"episodes: {self.started} started, {self.scored} scored, {told['abandoned']} abandoned, "
+            f"{sum(told['failed'].values())} failed{f' ({kinds})' if kinds else ''}"
         )
 
     @property
@@ -101,18 +117,41 @@ class Hub:
         return episode
 
     async def _count(self, episode: Episode, entry: Entry) -> None:
+        """Counts it once nothing is left of it, so that what is counted as running is what the machine carries."""
+        at, began, serial = time.time(), time.monotonic(), next(self._serials)
+        scores: dict[str, float] = {}
+        failure: EpisodeFailure | None = None
         try:
             scores = await episode.scores()
-        except EpisodeFailure as failure:
+        except EpisodeFailure as failed:
+            failure = failed
+        else:
+            log.info("episode %s: task %s scored %s", episode.id, entry.plan.task.name, scores)
+        await episode.closed()
+        failure = self._unrewarded.pop(episode.id, failure)
+        if failure is not None:
             self.failed[failure.kind] += 1
         else:
             self.scored += 1
-            log.info("episode %s: task %s scored %s", episode.id, entry.plan.task.name, scores)
-        await episode.closed()
         self._recent.append(sum(seconds for phase, seconds in episode.timings.items() if phase != "wait_s"))
+        if self.observers:
+            record = Record(Of.EPISODE, serial, _fate(failure), at, time.monotonic() - began, episode=episode.id)
+            record.bundle, record.timings, record.scores = self.catalog.digest, episode.timings, scores
+            record.task, record.split, record.index = entry.plan.task.name, entry.split, entry.index
+            record.turns_played, record.failed_tool = episode.turns_played, episode.failed_tool
+            if failure is not None:
+                record.kind, record.reason = failure.kind, failure.reason
+            self.observers.counted(record)
 
-    def reward(self, entry: Entry, scores: dict[str, float]) -> float | None:
-        return self.catalog.reward(entry.plan, scores)
+    def reward(self, episode: Episode, entry: Entry, scores: dict[str, float]) -> float | None:
+        """As `Catalog.reward`; an episode without one counts as failed."""
+        try:
+            return self.catalog.reward(entry.plan, scores)
+        except EpisodeFailure as failure:
+            log.warning("episode %s of task %s has no reward: %s", episode.id, entry.plan.task.name, failure)
+            if not episode.finished:
+                self._unrewarded[episode.id] = failure
+            raise
 
     def call_soon(self, function: Callable[..., None], *args: Any) -> None:
         """Run on the server's loop, from any thread."""
@@ -120,9 +159,9 @@ class Hub:
             self._loop.call_soon_threadsafe(function, *args)
 
     def capacity(self) -> dict[str, Any]:
-        """Places and queue: see `Capacity.snapshot`; `mean_episode_s` over the last episodes, None before any."""
+        """As `Capacity.snapshot`, with spares, and `mean_episode_s` of the last episodes, None before any."""
         mean = round(sum(self._recent) / len(self._recent), 3) if self._recent else None
-        return {**self.runtime.capacity.snapshot(), "mean_episode_s": mean}
+        return {**self.runtime.capacity.snapshot(), "spares": self.runtime.pool.spares, "mean_episode_s": mean}
 
     async def health(self) -> dict[str, Any]:
         """`status` is unhealthy, with the reason, when no sandbox can start now."""
@@ -131,3 +170,9 @@ class Hub:
         except EpisodeFailure as failure:
             return {"status": "unhealthy", "sandbox": self.runtime.provider.name, "reason": str(failure)}
         return {"status": "healthy", "sandbox": self.runtime.provider.name}
+
+
+def _fate(failure: EpisodeFailure | None) -> Fate:
+    if failure is None:
+        return Fate.SCORED
+    return Fate.ABANDONED if failure.kind in _LEFT else Fate.FAILED
