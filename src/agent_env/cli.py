@@ -9,6 +9,7 @@ import typer
 from agent_env import __version__
 from agent_env.commands.check import check
 from agent_env.commands.console import ReportedErrors, debug_wanted, report
+from agent_env.commands.episode_log import episodes
 from agent_env.commands.example import example_gridsim
 from agent_env.commands.gc import gc
 from agent_env.commands.run import run
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("serve")(serve)
 app.command("check")(check)
+app.command("episodes")(episodes)
 app.command("gc")(gc)
 examples = typer.Typer(help="Write an example bundle.", no_args_is_help=True, rich_markup_mode=None)
 examples.command("gridsim")(example_gridsim)

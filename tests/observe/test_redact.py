@@ -8,15 +8,16 @@ from agent_env.observe.redact import Redactor, environment_secrets, secret_key, 
 
 @pytest.mark.parametrize(
     "key",
-    ["password", "db_password", "PASSWORD_CONFIRM", "apiKey", "api_key", "x-api-key", "token", "authToken", "secret"]
-    + ["client_secret", "clientSecretValue", "Authorization", "aws_secret_access_key", "privateKey", "cookie", "pwd"],
+    "password db_password PASSWORD_CONFIRM apiKey api_key x-api-key token authToken secret client_secret pwd "
+    "clientSecretValue Authorization aws_secret_access_key privateKey cookie".split(),
 )
 def test_a_key_that_names_a_secret(key: str) -> None:
     assert secret_key(key)
 
 
 @pytest.mark.parametrize(
-    "key", ["max_tokens", "token_count", "key", "monkey", "author", "keys", "passage", "secretary", "pass", "cookies_on"]
+    "key",
+    ["max_tokens", "token_count", "key", "monkey", "author", "keys", "passage", "secretary", "pass", "cookies_on"],
 )
 def test_a_key_that_names_none(key: str) -> None:
     assert not secret_key(key)
@@ -60,5 +61,10 @@ def test_what_follows_authorization_is_taken_out(text: str, shown: str) -> None:
 
 
 def test_secrets_of_the_environment_are_those_whose_name_says_so() -> None:
-    environ = {"SHOP_API_KEY": "k-12345678", "HOME": "/home/somebody", "DB_PASSWORD": "short", "HF_TOKEN": "hf_abcdefgh"}
+    environ = {
+        "SHOP_API_KEY": "k-12345678",
+        "HOME": "/home/somebody",
+        "DB_PASSWORD": "short",
+        "HF_TOKEN": "hf_abcdefgh",
+    }
     assert environment_secrets(environ) == ["k-12345678", "hf_abcdefgh"]

@@ -50,11 +50,14 @@ class Entry:
         """What people call it."""
         return (self.episode if self.of is Of.EPISODE else self.session) or f"{self.run}/{self.n}"
 
-    def load(self) -> dict[str, Json]:
-        """The whole line."""
+    def raw(self) -> str:
+        """The whole line, as text."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            line: dict[str, Json] = orjson.loads(file.read(self.length))
+            return file.read(self.length).decode()
+
+    def load(self) -> dict[str, Json]:
+        line: dict[str, Json] = orjson.loads(self.raw())
         return line
 
 
