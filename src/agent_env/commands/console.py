@@ -43,6 +43,8 @@ def set_up_logging(level: str, form: str = "text") -> None:
     logging.basicConfig(level=levels[level.lower()], handlers=[handler], force=True)
     for noisy in ("httpx", "httpcore", "docker", "urllib3", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # At debug it logs the headers of websockets, tokens included.
+    logging.getLogger("uvicorn.error").setLevel(max(logging.INFO, levels[level.lower()]))
 
 
 def key_values(items: Iterable[str], flag: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from agent_env.episode.turn import Turn
 from agent_env.errors import EpisodeError, EpisodeFailure, FailureKind
 from agent_env.sandbox.base import Sandbox
 from agent_env.sandbox.capacity import Place
+from agent_env.sandbox.variables import redact, secrets_of
 from agent_env.steps.context import DeployedEnv, PromptRecord, RunContext
 from agent_env.steps.prompt import PromptAgent
 
@@ -77,13 +78,14 @@ class Episode:
         self._scored: asyncio.Future[dict[str, float]] = loop.create_future()
         self._turns: asyncio.Queue[Turn] = asyncio.Queue()
         self._turn_lock = asyncio.Lock()
+        self._secrets = secrets_of(env.settings.env for env in plan.envs)
         self._failed_steps: list[dict[str, Any]] = []
         self._ending: EpisodeFailure | None = None
         self.turns_played = 0
-        for future in (self._placed, self._scored):
-            future.add_done_callback(_retrieved)
         self.failed_tool: str | None = None
         """the tool whose call failed the episode"""
+        for future in (self._placed, self._scored):
+            future.add_done_callback(_retrieved)
         self._task = asyncio.create_task(self._run(), name=f"episode {self.id}")
         self._task.add_done_callback(self._ended)
         runtime.own(self)
@@ -150,6 +152,11 @@ class Episode:
             if self._begun:
                 self._task.cancel()
 
+    def redacted(self, failure: EpisodeFailure) -> EpisodeFailure:
+        """The failure, told without the secrets of the task's envs: an env may repeat them in a message of its own."""
+        reason = redact(failure.reason, self._secrets)
+        return failure if reason == failure.reason else EpisodeFailure(failure.kind, reason)
+
     async def _run(self) -> None:
         started = time.monotonic()
         place: Place | None = None
@@ -180,6 +187,7 @@ class Episode:
             self._fail(self._ending or EpisodeFailure(FailureKind.SERVER_SHUTDOWN, "the server was stopped"))
 
     def _fail(self, failure: EpisodeFailure) -> None:
+        failure = self.redacted(failure)
         log.warning("episode %s of task %s failed: %s", self.id, self.plan.task.name, failure)
         for future in (self._placed, self._scored):
             if not future.done():
@@ -209,6 +217,7 @@ class Episode:
         done[planned.step.id].set()
 
     def _record_failed(self, planned: PlannedStep, failure: EpisodeFailure) -> None:
+        failure = self.redacted(failure)
         log.warning("episode %s: step %s failed, the task goes on: %s", self.id, planned.step.id, failure)
         self._failed_steps.append(
             {"step_id": planned.step.id, "step_type": planned.step.type, "error": failure.reason, "kind": failure.kind}
@@ -229,6 +238,7 @@ class Episode:
                     raise
                 finally:
                     self.turns_played += 1
+                    self.failed_tool = turn.failed_tool
                     turn.fail(self._ending or EpisodeFailure(FailureKind.CANCELLED, "the turn is over"))
             finally:
                 await asyncio.gather(*(session.close() for deployed, session in sessions if session is not None))
@@ -238,7 +248,6 @@ class Episode:
         deployed = [self._context.envs[name] for name in agent.env_names]
         sessions = await asyncio.gather(*(self._open(item, agent.role) for item in deployed))
         return list(zip(deployed, sessions, strict=True))
-                    self.failed_tool = turn.failed_tool
 
     async def _open(self, deployed: DeployedEnv, role: str | None) -> ToolSession | None:
         """None for an env that was killed and has that scored."""

@@ -6,7 +6,6 @@ Imported by `build_app` only: it loads the openenv library.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 from openenv.core.env_server.interfaces import Environment
@@ -121,12 +120,14 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
         self._leave("the client reset the session")
         self._entry, self._turn, self._failure, self._done, self._steps = entry, None, None, False, 0
         self._episode = await self._hub.start(entry)
+        self._history = self._hub.history(self._episode)
         if watch := current_watch.get():
             watch.on_gone = self.close
             if watch.gone:
                 self.close()
         try:
             waited = await self._episode.placed()
+            self._history.placed(waited, *entry.plan.prompts[0])
             if ready:
                 await self._next_turn(self._episode)
         except EpisodeFailure as failure:
@@ -172,18 +173,25 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             return StepObservation(tool_name=action.tool_name, error=refused)
 
     async def _call(self, turn: Turn, name: str, arguments: dict[str, Any]) -> Observation:
-        began = time.monotonic()
+        history = self._history
+        began, number = history.now(), self._number
         error: str | None = Error.FAILED
+        output = ""
         try:
             result = await turn.call(name, arguments)
-            called = _called(name, turn, result)
+            output, called = result.text, _called(name, turn, result)
             error = called.error.error_type.value if called.error else None
-        except EpisodeError:
-            error = Error.NOT_MADE
+        except EpisodeError as over:
+            output, error = str(over), Error.NOT_MADE
             raise
         finally:
-            self._hub.observers.called(name, time.monotonic() - began, error)
+            history.called(number, name, arguments, output, began, error)
         return called
+
+    @property
+    def _number(self) -> int:
+        """Of the turn that is open, from 1."""
+        return self._episode.turns_played + 1 if self._episode is not None else 1
 
     async def _playing(self) -> Turn:
         if self._failure is not None:
@@ -201,15 +209,19 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
         if turn is None:
             raise EpisodeFailure(FailureKind.NO_SCORE, "the task ended before it prompted the agent")
         self._turn = turn
+        self._history.ready()
         return turn
 
     async def _end_turn(self, arguments: dict[str, Any]) -> Observation:
         turn = await self._playing()
         assert self._episode is not None
         assert self._entry is not None
-        response = arguments.get("response", "")
-        await turn.end(response if isinstance(response, str) else str(response))
+        given = arguments.get("response", "")
+        response = given if isinstance(given, str) else str(given)
+        began, number = self._history.now(), self._number
+        await turn.end(response)
         following = await self._episode.next_turn()
+        self._history.ended_turn(number, response, following.prompt if following else "", began)
         if following is not None:
             self._turn = following
             changed = following.system_prompt != turn.system_prompt
@@ -224,7 +236,8 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             )
         scores = await self._episode.scores()
         self._done = True
-        reward = self._hub.reward(self._episode, self._entry, scores)
+        self._history.graded(since=began)
+        reward = self._history.reward = self._hub.reward(self._episode, self._entry, scores)
         episode = {
             "id": self._episode.id,
             "turns_played": self._episode.turns_played,
@@ -245,7 +258,7 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
     # --- failures: an observation, never an exception
 
     def _reset_failed(self, entry: Entry, failure: EpisodeFailure) -> Observation:
-        self._fail(failure)
+        failure = self._fail(failure)
         return ResetObservation(
             task=entry.task,
             turns=len(entry.plan.prompts),
@@ -257,7 +270,7 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
         )
 
     def _step_failed(self, action: Action, failure: EpisodeFailure) -> Observation:
-        self._fail(failure)
+        failure = self._fail(failure)
         shared: dict[str, Any] = {
             "status": "error",
             "failure": _failure(failure),
@@ -270,12 +283,15 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             return StepObservation(tool_name=action.tool_name, error=error, **shared)
         return ToolsObservation(tools=[], **shared)
 
-    def _fail(self, failure: EpisodeFailure) -> None:
+    def _fail(self, failure: EpisodeFailure) -> EpisodeFailure:
+        """Ends the session; returns the failure as it may be told."""
+        if self._episode is not None:
+            failure = self._episode.redacted(failure)
+            self._episode.begin_abandon(failure.reason, failure.kind)
         if self._failure is None:
             self._failure = failure
-        if self._episode is not None:
-            self._episode.begin_abandon(failure.reason, failure.kind)
         self._done = True
+        return failure
 
     def _failed_metadata(self, failure: EpisodeFailure) -> dict[str, Any]:
         task = self._entry.task if self._entry else None

@@ -34,6 +34,14 @@ def resolve_variables(values: Mapping[str, str], *, env_name: str) -> tuple[dict
     return resolved, tuple(secrets)
 
 
+def secrets_of(settings: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    """The secrets that several `[env]` tables name, of those that are set."""
+    names = [
+        value.removeprefix(_REFERENCE) for table in settings for value in table.values() if value.startswith(_REFERENCE)
+    ]
+    return tuple(dict.fromkeys(os.environ[name] for name in names if os.environ.get(name)))
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     """`text` with every secret replaced by `***`."""
     for secret in secrets:
