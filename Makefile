@@ -2,6 +2,7 @@
 # make test     every test this machine can run (unit tests first)
 # make soak     the state machine, fuzzing, chaos and a long run at full sizes: about an hour
 # make clients  what those with real clients need: verifiers and NeMo Gym, each in a venv of its own, kept in the cache
+# make test-clients  the tests of one of them (CLIENT=nemo-gym; AGENT_ENV_NEMO_GYM=nemo-gym takes its newest release)
 # make lint     ruff and mypy
 # make bench    measurements beside the peers (BENCH="NAME..." for some of them, see benchmarks/README.md)
 # make docs     this documentation as a web site, in build/docs
@@ -10,9 +11,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SANDBOX ?= auto
+CLIENT ?= verifiers
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit soak clients lint docs bench
+.PHONY: demo test unit soak clients test-clients lint docs bench
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
@@ -32,6 +34,10 @@ soak: $(VENV)/.installed
 
 clients: $(VENV)/.installed
 	$(BIN)/python tests/clients/prepare.py
+
+test-clients: $(VENV)/.installed
+	AGENT_ENV_REQUIRE=$(CLIENT) $(BIN)/python tests/clients/prepare.py
+	AGENT_ENV_REQUIRE=$(CLIENT) $(BIN)/python -m pytest tests/clients -m "$(subst -,_,$(CLIENT))"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import yaml
-from clients.nemo_gym_venv import VERSION, NemoGym
+from clients.nemo_gym_venv import NemoGym
 
 Json = Any
 _INSTALLED = "lib/python3.13/site-packages"
@@ -45,7 +45,7 @@ class Place:
         with tempfile.TemporaryDirectory(prefix="gym-", ignore_cleanup_errors=True) as ray:
             yield cls(client, root, Path(ray))
 
-    def environment(self, version: str = VERSION) -> dict[str, str]:
+    def environment(self, version: str | None = None) -> dict[str, str]:
         told = self.client.environment(self.root / "home", version)
         told |= {"RAY_TMPDIR": str(self.ray), "PYTHONDONTWRITEBYTECODE": "1"}
         return told | {name: value for name, value in os.environ.items() if name.startswith("AGENT_ENV_")}
@@ -88,7 +88,9 @@ class Place:
             yield
 
     @contextmanager
-    def server(self, folder: Path, instance: str, config: Mapping[str, Json], version: str = VERSION) -> Iterator[str]:
+    def server(
+        self, folder: Path, instance: str, config: Mapping[str, Json], version: str | None = None
+    ) -> Iterator[str]:
         """The URL of `folder/app.py`, which plays `instance` of `config`."""
         told = {"NEMO_GYM_CONFIG_DICT": json.dumps(config), "NEMO_GYM_CONFIG_PATH": instance}
         (settings,) = next(iter(config[instance].values())).values()
@@ -99,7 +101,7 @@ class Place:
             yield url
 
     @contextmanager
-    def native(self, folder: Path, version: str = VERSION) -> Iterator[str]:
+    def native(self, folder: Path, version: str | None = None) -> Iterator[str]:
         """The URL of a written folder's server, run by NeMo Gym."""
         name = f"{folder.name}_resources_server"
         with self.server(folder, name, run_config(folder, with_agent=False), version) as url:

@@ -1,4 +1,6 @@
-"""nemo-gym 0.7.0 and what our server needs beside it, installed once in a venv of its own in the toolkit's cache.
+"""nemo-gym and what our server needs beside it, installed once in a venv of its own in the toolkit's cache.
+
+It is 0.7.0, or what `AGENT_ENV_NEMO_GYM` asks for.
 
 NeMo Gym asks for Python 3.13.14 in its metadata and runs on 3.13.0 as well, so any 3.13 of this machine is taken: uv is
 told to resolve for 3.13.14. Our own code is not installed but put on PYTHONPATH, so that it is the code under test.
@@ -11,16 +13,19 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.chosen import chosen
+
 import agent_env
-from agent_env.sandbox.venvs import _installer_environment, _uv, requirements_of
+from agent_env.errors import ConfigError
+from agent_env.sandbox.venvs import _installer_environment, _uv
 from agent_env.state import cache_dir
 
 REQUIREMENTS = Path(__file__).with_name("nemo-gym-0.7.0.txt")
-VERSION = "0.7.0"
 OLDER = ("0.5.1", "0.6.0")
 """releases that the written folder must run on, too"""
 _ASKED_FOR = "3.13.14"
@@ -35,6 +40,7 @@ class ClientMissing(Exception):
 class NemoGym:
     """The installed client."""
 
+    version: str
     venv: Path
     older: dict[str, Path]
     """release -> a folder with nothing but its `nemo_gym`, to be put in front of the venv's"""
@@ -47,11 +53,11 @@ class NemoGym:
     def gym(self) -> Path:
         return self.venv / "bin" / "gym"
 
-    def environment(self, home: Path, version: str = VERSION) -> dict[str, str]:
+    def environment(self, home: Path, version: str | None = None) -> dict[str, str]:
         """Of its processes: nothing of ours but the path, and our package on PYTHONPATH. Nothing goes online."""
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         ours = str(Path(agent_env.__file__).parents[1])
-        front = [] if version == VERSION else [str(self.older[version])]
+        front = [str(self.older[version])] if version else []
         return kept | {
             "HOME": str(home),
             "PATH": f"{self.venv / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",
@@ -68,25 +74,35 @@ def ensure_nemo_gym() -> NemoGym:
     """The client, installed on first use from a package index (with uv a minute, about 1.4 GB on disk).
 
     Raises:
-        ClientMissing: no Python 3.13 is here, or the installer failed.
+        ClientMissing: no Python 3.13 is here, or it can't be installed.
     """
     interpreter = _python_313()
-    key = hashlib.sha256(f"{interpreter} {OLDER} {REQUIREMENTS.read_text()}".encode()).hexdigest()[:16]
-    venv = cache_dir() / "client-venvs" / f"nemo-gym-{VERSION}-{key}"
+    try:
+        wanted = chosen("nemo-gym", REQUIREMENTS, ["pytest", *_our_dependencies()], _ASKED_FOR)
+    except ConfigError as error:
+        raise ClientMissing(str(error)) from error
+    lines = "".join(f"{line}\n" for line in wanted.requirements)
+    key = hashlib.sha256(f"{interpreter} {OLDER} {lines}".encode()).hexdigest()[:16]
+    venv = cache_dir() / "client-venvs" / f"nemo-gym-{wanted.version}-{key}"
     venv.parent.mkdir(parents=True, exist_ok=True)
-    client = NemoGym(venv, {version: venv / "older" / version for version in OLDER})
+    client = NemoGym(wanted.version, venv, {version: venv / "older" / version for version in OLDER})
     mark = venv / "ready"
     with venv.with_name(f"{venv.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not mark.exists():
             shutil.rmtree(venv, ignore_errors=True)
-            for command in _install_commands(client, interpreter):
+            for command in _install_commands(client, interpreter, wanted.requirements):
                 _run(command)
             mark.touch()
     return client
 
 
-def _install_commands(client: NemoGym, interpreter: Path) -> Iterator[list[str]]:
+def _our_dependencies() -> list[str]:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    return list(project["dependencies"])
+
+
+def _install_commands(client: NemoGym, interpreter: Path, requirements: Sequence[str]) -> Iterator[list[str]]:
     uv = _uv()
     if uv:
         yield [uv, "venv", "--quiet", "--no-project", "--python", str(interpreter), str(client.venv)]
@@ -95,7 +111,7 @@ def _install_commands(client: NemoGym, interpreter: Path) -> Iterator[list[str]]
         yield [str(interpreter), "-I", "-m", "venv", str(client.venv)]
         pip = [str(client.python), "-I", "-m", "pip", "install", "--no-input", "--progress-bar=off"]
         install = [*pip, "--ignore-requires-python", "--no-deps"]
-    yield [*install, *(["--compile-bytecode"] if uv else []), *requirements_of(REQUIREMENTS)]
+    yield [*install, *(["--compile-bytecode"] if uv else []), *requirements]
     for version, folder in client.older.items():
         yield [*install, "--target", str(folder), f"nemo-gym=={version}"]
 

@@ -1,6 +1,7 @@
 """Installs the clients that tests/clients plays with, before any test: python tests/clients/prepare.py
 
-Which ones: those that AGENT_ENV_REQUIRE names, or all when it names none.
+Which ones: those that AGENT_ENV_REQUIRE names, or all when it names none. Which versions: the pinned ones, or what
+AGENT_ENV_VERIFIERS and AGENT_ENV_NEMO_GYM ask for, such as `verifiers` for its newest release.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import sys
 import time
 from pathlib import Path
 
-import nemo_gym_venv
-import verifiers_venv
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from clients import nemo_gym_venv, verifiers_venv
 
 
-def _verifiers() -> Path:
-    return verifiers_venv.ensure_client().vf_eval
+def _verifiers() -> tuple[str, Path]:
+    client = verifiers_venv.ensure_client()
+    return client.version, client.vf_eval
 
 
-def _nemo_gym() -> Path:
-    return nemo_gym_venv.ensure_nemo_gym().gym
+def _nemo_gym() -> tuple[str, Path]:
+    client = nemo_gym_venv.ensure_nemo_gym()
+    return client.version, client.gym
 
 
 CLIENTS = {"verifiers": _verifiers, "nemo-gym": _nemo_gym}
@@ -30,7 +34,7 @@ if __name__ == "__main__":
     for name in chosen:
         started = time.monotonic()
         try:
-            command = CLIENTS[name]()
+            version, command = CLIENTS[name]()
         except (verifiers_venv.ClientMissing, nemo_gym_venv.ClientMissing) as error:
             sys.exit(f"{name}: {error}")
-        print(f"{command} ({time.monotonic() - started:.1f} s)", flush=True)
+        print(f"{name} {version}: {command} ({time.monotonic() - started:.1f} s)", flush=True)

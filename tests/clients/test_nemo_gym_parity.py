@@ -22,7 +22,7 @@ from clients.chain import GYM, Server, start_server
 from clients.gym_conversation import ENVIRONMENT, PLACES, TASKS, Heard, converse, typed
 from clients.gym_servers import Place
 from clients.in_thread import serving
-from clients.nemo_gym_venv import OLDER, VERSION, NemoGym
+from clients.nemo_gym_venv import OLDER, NemoGym
 from clients.stub_chain import stub_folder
 from stubs.gym_client import Rollout
 from stubs.stub_openenv import StubOpenEnv
@@ -47,7 +47,7 @@ class Shells:
 
 
 @contextmanager
-def shells(place: Place, folder: Path, version: str = VERSION) -> Iterator[Shells]:
+def shells(place: Place, folder: Path, version: str | None = None) -> Iterator[Shells]:
     stubs = [StubOpenEnv(by_index=dict(enumerate(TASKS.values())), places=PLACES) for _ in range(2)]
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, ENVIRONMENT))

@@ -1,4 +1,4 @@
-"""verifiers 0.4.0, installed once in a place of its own, and what its processes need to run offline.
+"""verifiers, installed once in a place of its own, and what its processes need to run offline: 0.4.0, or another.
 
 Two things are made, both in the toolkit's cache: a venv with the client (and uv, which its chat program needs), and a
 home whose uv cache holds the chat program's packages. verifiers resolves those anew in every `vf-eval` and forces uv
@@ -11,17 +11,19 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.chosen import chosen
+
 from agent_env.errors import AgentEnvError
-from agent_env.sandbox.venvs import ensure_venv, requirements_of
+from agent_env.sandbox.venvs import ensure_venv
 from agent_env.state import cache_dir
 
 REQUIREMENTS = Path(__file__).with_name("verifiers-0.4.0.txt")
-VERSION = "0.4.0"
 
 _WARM = """\
 import asyncio
@@ -58,29 +60,31 @@ class ClientMissing(Exception):
 class VerifiersClient:
     """The installed client."""
 
+    version: str
     vf_eval: Path
     environment: dict[str, str]
     """of its processes: nothing of ours but the path and certificates"""
 
 
 def ensure_client() -> VerifiersClient:
-    """The client, installed on first use (from a package index; a minute or two).
+    """The client, installed on first use (from a package index; a minute or two): `AGENT_ENV_VERIFIERS`, or 0.4.0.
 
     Raises:
         ClientMissing: it can't be installed.
     """
     try:
-        python = asyncio.run(ensure_venv(requirements_of(REQUIREMENTS)))
-        home = _warmed_home(python)
+        wanted = chosen("verifiers", REQUIREMENTS, ["uv"], platform.python_version())
+        python = asyncio.run(ensure_venv(wanted.requirements))
+        home = _warmed_home(python, wanted.version)
     except (AgentEnvError, OSError, subprocess.SubprocessError) as error:
-        raise ClientMissing(f"verifiers {VERSION} can't be installed: {error}") from error
-    return VerifiersClient(python.with_name("vf-eval"), _environment(home, home / "bin"))
+        raise ClientMissing(f"verifiers can't be installed: {error}") from error
+    return VerifiersClient(wanted.version, python.with_name("vf-eval"), _environment(home, home / "bin"))
 
 
-def _warmed_home(python: Path) -> Path:
+def _warmed_home(python: Path, version: str) -> Path:
     """A HOME in which the chat program's environment is built. Made under a lock, counted once its mark is there."""
     digest = hashlib.sha256(f"{python} {_WARM} {_WRAPPER}".encode()).hexdigest()[:16]
-    home = cache_dir() / "client-homes" / f"verifiers-{VERSION}-{digest}"
+    home = cache_dir() / "client-homes" / f"verifiers-{version}-{digest}"
     home.parent.mkdir(parents=True, exist_ok=True)
     mark = home / "ready"
     with home.with_suffix(".lock").open("w") as lock:
@@ -104,7 +108,7 @@ def _make_home(home: Path, python: Path) -> None:
     )
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-15:])
-        raise ClientMissing(f"the chat program of verifiers {VERSION} can't be prepared:\n{last}")
+        raise ClientMissing(f"the chat program of verifiers can't be prepared:\n{last}")
 
 
 def _environment(home: Path, uv_folder: Path) -> dict[str, str]:
