@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import modes
 import pytest
 from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle, played, staged
 
@@ -58,6 +59,7 @@ async def test_a_bare_sandbox_that_is_not_to_be_had_is_told_before_any_episode(
     assert caught.value.kind is FailureKind.IMAGE_MISSING
 
 
+@pytest.mark.skipif(modes.FORKED, reason="a fork has a /data of its own, under its folder")
 async def test_seed_data_lies_where_the_original_puts_it(tmp_path: Path, bare: DockerProvider) -> None:
     load = {"id": "load", "type": "load_artifact", "env_id": "stub", "artifact_id": "orders"}
     bundle = a_bundle(tmp_path / "b", ENV, load, AGENT, ASK, GRADE, artifacts={"orders": ORDERS})
@@ -72,6 +74,7 @@ async def test_seed_data_lies_where_the_original_puts_it(tmp_path: Path, bare: D
         await episode.abandon("enough")
 
 
+@pytest.mark.skipif(modes.FORKED, reason="a fork is refused more memory, not killed")
 @pytest.mark.parametrize(("settings", "scored"), [("", False), ('on_oom = "score"', True)])
 async def test_an_env_out_of_memory_masks_or_is_scored(
     tmp_path: Path, bare: DockerProvider, settings: str, scored: bool
