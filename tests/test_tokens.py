@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ async def inner(scope: Any, receive: Any, send: Any) -> None:
 )
 def test_only_the_whole_token_under_its_scheme_is_let_in(value: str, enters: bool) -> None:
     assert allowed([(b"host", b"x"), (b"authorization", value.encode("latin-1"))], TOKEN) is enters
+
+
+@pytest.mark.parametrize(("login", "enters"), [(f"me:{TOKEN}", True), (f":{TOKEN}", True), (f"{TOKEN}:", False)])
+def test_a_browser_logs_in_to_a_page_with_the_token_as_password_and_to_nothing_else(login: str, enters: bool) -> None:
+    headers = [(b"authorization", b"Basic " + base64.b64encode(login.encode()))]
+    assert allowed(headers, TOKEN, page=True) is enters
+    assert not allowed(headers, TOKEN)
+    assert not allowed([(b"authorization", b"Basic ?")], TOKEN, page=True)
 
 
 def test_without_a_header_nobody_is_let_in_and_without_a_token_everybody_is() -> None:

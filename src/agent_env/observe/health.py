@@ -67,16 +67,17 @@ def _masked(troubles: Troubles) -> Iterable[Finding]:
 
 
 def _listed(troubles: Troubles) -> Iterable[Finding]:
-    if count := len(troubles.listed()):
-        what = "1 task fails" if count == 1 else f"{count} tasks fail"
-        yield Finding(State.DEGRADED, f"{what} again and again: see below")
+    if listed := list(troubles.listed()):
+        what = "1 task fails" if len(listed) == 1 else f"{len(listed)} tasks fail"
+        more = ", ..." if len(listed) > 3 else ""
+        yield Finding(State.DEGRADED, f"{what} again and again ({', '.join(listed[:3])}{more})")
 
 
 def _late(lag: float) -> Iterable[Finding]:
     if lag > LATE:
         yield Finding(
             State.DEGRADED,
-            f"the event loop was late by up to {lag:.1f} s within the last minutes: is the machine's processor taken?",
+            f"the event loop was late by up to {lag:.1f} s in the last minutes: is the machine's processor taken?",
         )
 
 

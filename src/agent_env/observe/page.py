@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from agent_env.errors import FailureKind
 from agent_env.observe.health import Health, State
-from agent_env.observe.times import Histogram
+from agent_env.observe.times import Histogram, Times
 from agent_env.observe.troubles import Streak, Troubles
 from agent_env.observe.watcher import Watcher
 
@@ -23,9 +23,12 @@ HEADERS = (
     (b"vary", b"accept"),
 )
 """the page loads nothing and runs nothing, whatever a reason says"""
+PATHS = ("/status", "/metrics")
+"""what people read in a browser"""
 REFRESH = 15
 """seconds after which a browser asks again"""
 _TOP = 10
+_ORDER = ("wait", "start", "deploy", "load", "turn", "call", "verify", "teardown")
 _SIGNS = {State.HEALTHY: "✓", State.DEGRADED: "!", State.FAILING: "✕"}
 
 
@@ -73,7 +76,7 @@ def render(page: Page, watcher: Watcher) -> bytes:
         *(_section(table.title, _table(table)) for table in page.tables),
         _section("Since the start", _tiles(page.ended) + _note(page.sums)),
         _failing(troubles.listed()),
-        _section("How long it took", _histograms({**times.phases, "call": times.all_calls()}, page.unknown_times)),
+        _section("How long it took", _histograms(_in_order(times), page.unknown_times)),
         _section("Calls by tool", _histograms(_busiest(times.calls))) if times.calls else "",
         _masked(watcher),
         _last(troubles),
@@ -104,6 +107,10 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.3g} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"
+
+
+def _age(seconds: float) -> str:
+    return duration(max(round(seconds), 1))
 
 
 def _header(page: Page) -> str:
@@ -146,6 +153,12 @@ def _table(table: Table) -> str:
     return f"<div class=wide>{shown}</div>{_note(table.note)}"
 
 
+def _in_order(times: Times) -> dict[str, Histogram]:
+    """As a rollout goes through them."""
+    known = {**times.phases, "call": times.all_calls()}
+    return {phase: known[phase] for phase in _ORDER if phase in known}
+
+
 def _busiest(calls: Mapping[str, Histogram]) -> dict[str, Histogram]:
     return dict(sorted(calls.items(), key=lambda pair: -pair[1].total)[:_TOP])
 
@@ -184,7 +197,7 @@ def _failing(listed: Mapping[str, Streak]) -> str:
         return ""
     now = time.time()
     items = [
-        f"<li><b>{escape(task)}</b> <span>failed {streak.failures} times in {duration(now - streak.since)}, the last "
+        f"<li><b>{escape(task)}</b> <span>failed {streak.failures} times in {_age(now - streak.since)}, the last "
         f"{streak.in_a_row} with {streak.kind.value}</span><p>{escape(_short(streak.reason))}</p>"
         f"<p class=note>{escape(streak.kind.remedy)}</p></li>"
         for task, streak in list(listed.items())[:50]
@@ -212,7 +225,7 @@ def _last(troubles: Troubles) -> str:
     now = time.time()
     items = []
     for failure in reversed(troubles.last):
-        where = [failure.task, failure.tool, failure.who, f"{duration(now - failure.at)} ago"]
+        where = [failure.task, failure.tool, failure.who, f"{_age(now - failure.at)} ago"]
         about = " · ".join(escape(part) for part in where if part)
         items.append(
             f"<li><b>{_kind(failure.kind)}</b> <span>{about}</span><p>{escape(_short(failure.reason))}</p></li>"

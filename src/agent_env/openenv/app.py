@@ -16,6 +16,8 @@ from starlette.responses import JSONResponse
 
 from agent_env.episode import Deadlines, Runtime
 from agent_env.errors import ConfigError
+from agent_env.observe import page
+from agent_env.observe.log import EpisodeLog
 from agent_env.observe.record import Observers
 from agent_env.openenv import seen
 from agent_env.openenv.catalog import Catalog, Reward
@@ -106,7 +108,7 @@ def build_app(
     hub = Hub(catalog, runtime, turn_timeout, Observers(watcher))
     app = _app(hub, Seen(hub, watcher), sessions=max_concurrent_envs + queue)
     if token is not None:
-        app.add_middleware(TokenNeeded, token=token, free=FREE)
+        app.add_middleware(TokenNeeded, token=token, free=FREE, pages=page.PATHS)
     return app
 
 

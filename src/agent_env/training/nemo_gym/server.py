@@ -19,7 +19,7 @@ from agent_env.errors import EpisodeFailure
 from agent_env.observe import exposition, page
 from agent_env.observe.log import EpisodeLog
 from agent_env.observe.record import Error, Observer, Observers
-from agent_env.tokens import CHALLENGE, NEEDED, allowed
+from agent_env.tokens import CHALLENGE, NEEDED, PASSWORD, allowed
 from agent_env.training.nemo_gym import exchange, seen, wire
 from agent_env.training.nemo_gym.exchange import (
     ClientLeft,
@@ -135,8 +135,9 @@ class ResourcesServer:
     async def _dispatch(self, request: Request, session: Session | None, send: Send) -> None:
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._routes.get((method, request.path))
-        if handler != self._health and not allowed(request.headers, self._options.token):
-            await self._send(request, send, detail(NEEDED, 401, CHALLENGE))
+        shown = request.path in page.PATHS
+        if handler != self._health and not allowed(request.headers, self._options.token, page=shown):
+            await self._send(request, send, detail(NEEDED, 401, PASSWORD if shown else CHALLENGE))
         elif handler is not None:
             await handler(request, session, send)
         elif method == "POST":
