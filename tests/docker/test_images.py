@@ -65,6 +65,15 @@ async def test_an_image_is_built_once_per_sources_and_arguments(
     assert told["RepoTags"][0].startswith("agent-env/some-bundle-v1-made:")
 
 
+async def test_an_image_artifact_is_what_is_built(
+    api: docker.APIClient, provider: DockerProvider, tmp_path: Path
+) -> None:
+    artifact = written(tmp_path, "FROM scratch\nCOPY Dockerfile /x\nLABEL of=artifact\n", name="artifact").path
+    env = written(tmp_path, "FROM scratch\nCOPY absent /x\n", context=artifact)
+    built = await provider.prepare(env)
+    assert api.inspect_image(built.handle)["Config"]["Labels"]["of"] == "artifact"
+
+
 async def test_a_build_that_others_wait_for_runs_once(
     api: docker.APIClient, options: dict[str, Any], provider: DockerProvider, tmp_path: Path, base_image: str, mark: str
 ) -> None:

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,14 @@ async def test_an_env_starts_answers_and_leaves_nothing(tmp_path: Path, state: P
             assert not marked_processes(str(state))
             with pytest.raises(ConnectionRefusedError):
                 await sandbox.connect()
+
+
+async def test_an_env_whose_image_is_an_artifact_runs_its_sources(tmp_path: Path) -> None:
+    env = stub_env(tmp_path / "stub")
+    artifact = env.path.rename(tmp_path / "artifact")
+    env.path.mkdir()
+    async with started(replace(env, context=artifact)) as sandbox:
+        await ready(sandbox)
 
 
 async def test_the_environment_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

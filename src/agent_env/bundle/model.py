@@ -63,6 +63,11 @@ class Env:
     id: str | None = None
     """declared in env.toml"""
 
+    @property
+    def sources(self) -> Path:
+        """The folder with the Dockerfile and the server: the env's own, or the image artifact's."""
+        return self.context or self.path
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:

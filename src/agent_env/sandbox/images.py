@@ -72,7 +72,7 @@ class Images:
 
     def _arguments(self, env: Env) -> dict[str, str]:
         try:
-            declared = set(_ARG.findall((env.path / env.dockerfile).read_text(errors="replace")))
+            declared = set(_ARG.findall((env.sources / env.dockerfile).read_text(errors="replace")))
         except OSError as error:
             raise ConfigError(f"envs/{env.name}/{env.dockerfile}: {error.strerror}") from error
         given = {name: value for name, value in self.build_args.items() if name in declared}
@@ -112,7 +112,7 @@ class Images:
             command += ["--network", self.network]
         if self.platform:
             command += ["--platform", self.platform]
-        command += ["-f", str(env.path / env.dockerfile), str(env.path)]
+        command += ["-f", str(env.sources / env.dockerfile), str(env.sources)]
         code, output = await _run(command)
         if code != 0:
             raise _build_failure(env, tag, code, output)

@@ -235,7 +235,7 @@ class ProcessProvider:
         port = self.ports.take()
         try:
             deadline = time.time() + spec.max_life
-            source = None if env.type == BARE else env.path
+            source = None if env.type == BARE else env.sources
             await asyncio.to_thread(layout.make, source, owner=owner(), deadline=deadline, episode=spec.episode)
             python = spec.prepared.handle
             command = KeptCommand(
@@ -294,7 +294,7 @@ def requirements_file(env: Env) -> Path | None:
         return None
     if env.settings.requirements is not None:
         return env.path / env.settings.requirements
-    usual = env.path / "requirements.txt"
+    usual = env.sources / "requirements.txt"
     return usual if usual.is_file() else None
 
 
@@ -308,7 +308,7 @@ def command_of(env: Env) -> tuple[str, ...]:
         return BARE_COMMAND
     if env.settings.command:
         return env.settings.command
-    dockerfile = env.path / env.dockerfile
+    dockerfile = env.sources / env.dockerfile
     found = _CMD.findall(dockerfile.read_text(errors="replace")) if dockerfile.is_file() else []
     if found:
         try:
