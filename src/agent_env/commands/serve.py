@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,6 +54,14 @@ def serve(
     verify_timeout: flags.VerifyTimeout = Deadlines.verify,
     teardown_timeout: flags.TeardownTimeout = Deadlines.teardown,
     turn_timeout: flags.TurnTimeout = None,
+    episode_log: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="AGENT_ENV_EPISODE_LOG",
+            metavar="FILE",
+            help="Keep each episode as a line of JSON; rotated. See agent-env episodes.",
+        ),
+    ] = None,
     token_file: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +111,7 @@ def serve(
             isolation=isolation,
             warm=warm,
             sandbox_options=options,
+            episode_log=episode_log,
             token=token,
         )
         run_app(app, sock, f"serving {bundle}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
 
 from agent_env.cuts import cut
 from agent_env.observe.record import Call, Observers, Phase
@@ -29,6 +33,7 @@ class History:
         self.prompt: str | None = None
         self.system_prompt: str | None = None
         self.final: str | None = None
+        self.reward: float | None = None
         self._room = KEPT_SESSION
         self._observers = observers
         self._clock = clock
@@ -51,23 +56,36 @@ class History:
             self.prompt, self.system_prompt = prompt, system_prompt
 
     def ready(self) -> None:
-        self._ready = self.now()
+        """The first time counts."""
+        if self._ready is None:
+            self._ready = self.now()
 
     def failed(self) -> None:
         self._failed = self.now()
 
-    def called(self, turn: int, tool: str, arguments: str, output: str, since: float, error: str | None) -> None:
-        """A call was answered that began at `since`."""
+    def called(
+        self, turn: int, tool: str, arguments: str | Mapping[str, Any], output: str, since: float, error: str | None
+    ) -> None:
+        """A call was answered that began at `since`. `arguments` are JSON text, or were read from it."""
+        self._note(turn, tool, arguments, output, since, error)
+        self._observers.called(tool, self.now() - since, error)
+
+    def ended_turn(self, turn: int, response: str, following: str, since: float) -> None:
+        """A reply ended a turn; `following` is the next prompt. No tool of the env's was called."""
+        self._note(turn, "end_turn", {"response": response}, following, since, None)
+
+    def _note(
+        self, turn: int, tool: str, arguments: str | Mapping[str, Any], output: str, since: float, error: str | None
+    ) -> None:
         now = self.now()
         self.calls_made += 1
         self._first_call = since if self._first_call is None else self._first_call
         self._last_call = now
-        observers = self._observers
-        observers.called(tool, now - since, error)
-        if observers.full and self._room > 0:
-            arguments, output = cut(arguments, KEPT_ARGUMENTS), cut(output, KEPT_OUTPUT)
-            self._room -= _CALL + len(arguments) + len(output)
-            self.calls.append(Call(turn, tool, arguments, output, since, now - since, error))
+        if self._observers.full and self._room > 0:
+            text = arguments if isinstance(arguments, str) else _json(arguments)
+            text, output = cut(text, KEPT_ARGUMENTS), cut(output, KEPT_OUTPUT)
+            self._room -= _CALL + len(text) + len(output)
+            self.calls.append(Call(turn, tool, text, output, since, now - since, error))
 
     def verifying(self, final: str) -> None:
         self._verifying = self.now()
@@ -76,6 +94,10 @@ class History:
 
     def decided(self) -> None:
         self._decided = self.now()
+
+    def graded(self, since: float) -> None:
+        """The grading that began at `since` is over."""
+        self._verifying, self._decided = since, self.now()
 
     def phases(self) -> list[Phase]:
         """Those that began. One that is still under way, or was cut short, ends with the session's failure or now."""
@@ -90,3 +112,10 @@ class History:
             decided = self.now() if self._decided is None else self._decided
             phases.append(Phase("verify", self._verifying, decided - self._verifying))
         return phases
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    try:
+        return orjson.dumps(arguments).decode()
+    except TypeError:  # a number that is too large for orjson, or half of a surrogate pair
+        return json.dumps(arguments)

@@ -29,6 +29,7 @@ from agent_env.sandbox.base import Prepared, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.demand import Warm
 from agent_env.sandbox.preflight import announce
+from agent_env.sandbox.variables import secrets_of
 from agent_env.tokens import TokenNeeded, check_token
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def build_app(
     isolation: str | None = None,
     warm: int | str = "auto",
     sandbox_options: Mapping[str, Any] | None = None,
+    episode_log: str | Path | None = None,
     token: str | None = None,
 ) -> FastAPI:
     """Serve every task of a bundle as an OpenEnv environment.
@@ -65,14 +67,15 @@ def build_app(
     tasks with several scores: a step id, or a function of the scores by step id. `sandbox` is `docker`, `process`,
     `auto` (the default: Docker where its daemon answers) or a provider. `isolation` is `container` or `fork` for every
     env, else each one's agent-env.toml says; `warm` is how many spares to keep of each env. With a `token`, every route
-    but `/health` asks for it (`Authorization: Bearer ...`). Times are seconds.
+    but `/health` asks for it (`Authorization: Bearer ...`). `episode_log` is a file that keeps every episode as a line
+    of JSON. Times are seconds.
 
     Reads the bundle and builds what its envs and graders need before it returns; episodes start when the app runs.
 
     Raises:
         BundleError: the bundle is wrong, or none of its tasks can be played.
-        ConfigError: the sandbox is not known, a task needs a judge and none is set, `token` can't be one, or the
-            openenv library is absent or installed twice.
+        ConfigError: the sandbox is not known, a task needs a judge and none is set, `token` can't be one,
+            `episode_log` can't be written, or the openenv library is absent or installed twice.
         EpisodeFailure: the sandbox provider is away, or an env can't be built.
         ValueError: `reward` does not fit the tasks.
     """
@@ -105,11 +108,23 @@ def build_app(
         return made
 
     watcher = seen.watcher(token)
-    hub = Hub(catalog, runtime, turn_timeout, Observers(watcher))
+    kept = None if episode_log is None else _episode_log(Path(episode_log), catalog, token)
+    hub = Hub(catalog, runtime, turn_timeout, Observers(watcher) if kept is None else Observers(watcher, kept))
     app = _app(hub, Seen(hub, watcher), sessions=max_concurrent_envs + queue)
+    if kept is not None:
+        app.router.on_shutdown.append(functools.partial(_end, kept, hub))
     if token is not None:
         app.add_middleware(TokenNeeded, token=token, free=FREE, pages=page.PATHS)
     return app
+
+
+def _episode_log(path: Path, catalog: Catalog, token: str | None) -> EpisodeLog:
+    secrets = [*([token] if token else []), *secrets_of(env.settings.env for env in catalog.envs)]
+    return EpisodeLog(path, secrets=secrets, facts={"server": catalog.name, "bundle": catalog.digest})
+
+
+async def _end(kept: EpisodeLog, hub: Hub) -> None:
+    await asyncio.to_thread(kept.close, hub.summary())
 
 
 async def _prepare(

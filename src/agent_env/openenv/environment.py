@@ -219,9 +219,12 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
         given = arguments.get("response", "")
         response = given if isinstance(given, str) else str(given)
         began, number = self._history.now(), self._number
-        await turn.end(response)
-        following = await self._episode.next_turn()
-        self._history.ended_turn(number, response, following.prompt if following else "", began)
+        following = None
+        try:
+            await turn.end(response)
+            following = await self._episode.next_turn()
+        finally:
+            self._history.ended_turn(number, response, following.prompt if following else "", began)
         if following is not None:
             self._turn = following
             changed = following.system_prompt != turn.system_prompt

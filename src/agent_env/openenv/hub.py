@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_env.episode import Episode, EpisodeSpec, Runtime
 from agent_env.errors import EpisodeFailure, FailureKind
+from agent_env.observe.history import History
 from agent_env.observe.record import Fate, Observers, Of, Record
 from agent_env.openenv.catalog import Catalog, Entry
 
@@ -49,6 +50,8 @@ class Hub:
         self._reaper: asyncio.Task[None] | None = None
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._serials = itertools.count(1)
+        self._histories: dict[str, History] = {}
+        """by id of episodes that run"""
         self._unrewarded: dict[str, EpisodeFailure] = {}
         """by id of episodes that have scores, but no reward"""
 
@@ -110,15 +113,20 @@ class Hub:
         spec = EpisodeSpec(entry.plan, turn_timeout=self._turn_timeout)
         episode = await spec.start(runtime=self.runtime)
         self.started += 1
+        self._histories[episode.id] = History(self.observers, time.monotonic)
         log.info("episode %s: task %s started", episode.id, entry.plan.task.name)
         end = asyncio.create_task(self._count(episode, entry))
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
         return episode
 
+    def history(self, episode: Episode) -> History:
+        """What is noted of an episode that has just been started."""
+        return self._histories[episode.id]
+
     async def _count(self, episode: Episode, entry: Entry) -> None:
         """Counts it once nothing is left of it, so that what is counted as running is what the machine carries."""
-        at, began, serial = time.time(), time.monotonic(), next(self._serials)
+        serial, history = next(self._serials), self._histories[episode.id]
         scores: dict[str, float] = {}
         failure: EpisodeFailure | None = None
         try:
@@ -128,6 +136,7 @@ class Hub:
         else:
             log.info("episode %s: task %s scored %s", episode.id, entry.plan.task.name, scores)
         await episode.closed()
+        del self._histories[episode.id]
         failure = self._unrewarded.pop(episode.id, failure)
         if failure is not None:
             self.failed[failure.kind] += 1
@@ -135,7 +144,9 @@ class Hub:
             self.scored += 1
         self._recent.append(sum(seconds for phase, seconds in episode.timings.items() if phase != "wait_s"))
         if self.observers:
-            record = Record(Of.EPISODE, serial, _fate(failure), at, time.monotonic() - began, episode=episode.id)
+            record = Record(Of.EPISODE, serial, _fate(failure), history.at, history.now(), episode=episode.id)
+            record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
+            record.prompt, record.system_prompt, record.reward = history.prompt, history.system_prompt, history.reward
             record.bundle, record.timings, record.scores = self.catalog.digest, episode.timings, scores
             record.task, record.split, record.index = entry.plan.task.name, entry.split, entry.index
             record.turns_played, record.failed_tool = episode.turns_played, episode.failed_tool
