@@ -30,6 +30,8 @@ _UNEXPECTED = {
     "turn": FailureKind.ENV_PROTOCOL_ERROR,
     "verify": FailureKind.VERIFIER_ERROR,
 }
+_GIVEN_UP = frozenset({FailureKind.SERVER_SHUTDOWN, FailureKind.CANCELLED, FailureKind.CLIENT_GONE})
+"""ends that somebody wanted: no fault of the environment"""
 
 
 class Episode:
@@ -188,7 +190,10 @@ class Episode:
 
     def _fail(self, failure: EpisodeFailure) -> None:
         failure = self.redacted(failure)
-        log.warning("episode %s of task %s failed: %s", self.id, self.plan.task.name, failure)
+        if failure.kind in _GIVEN_UP:
+            log.info("episode %s of task %s abandoned: %s", self.id, self.plan.task.name, failure.reason)
+        else:
+            log.warning("episode %s of task %s failed: %s", self.id, self.plan.task.name, failure)
         for future in (self._placed, self._scored):
             if not future.done():
                 future.set_exception(failure)
