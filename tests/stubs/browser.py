@@ -85,6 +85,10 @@ async def browser(folder: Path) -> AsyncIterator[Tab]:
 
 
 async def _port(file: Path) -> str:
-    while not file.exists() or not (lines := file.read_text().splitlines()):  # noqa: ASYNC240
+    while not (lines := await asyncio.to_thread(_lines, file)):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return lines[0]
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []

@@ -124,7 +124,7 @@ def _health(health: Health) -> str:
     more = "".join(f"<li>{escape(why)}</li>" for why in others)
     return (
         f"<div class='health {health.state.word}'><b><span aria-hidden=true>{_SIGNS[health.state]}</span> "
-        f"{health.state.word}</b><span>{escape(first)}</span>{f'<ul>{more}</ul>' if more else ''}</div>"
+        f"{health.state.word}:</b> <span>{escape(first)}</span>{f'<ul>{more}</ul>' if more else ''}</div>"
     )
 
 
