@@ -43,6 +43,7 @@ ENVIRONMENT = {
 }
 _OF_ITS_OWN = re.compile(r'"(wait_s|longest_wait_s|id)":(?:\d+\.\d+|"[0-9a-f]{8}")')
 """times, and the ids of sessions without an episode"""
+_OF_THE_TIME = ("up_s", "openenv", "event_loop_lag_s", "event_loop_lag_max_s", "health", "longest_wait_s")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,18 @@ async def converse(url: str, stub: StubOpenEnv) -> dict[str, Heard]:
         await _expired(talk, abandoned)
         told = await http.get("/status")
         talk.hear("status: all of it", told)
+        talk.heard["status: all of it"] = counts_of(talk.heard["status: all of it"])
         return talk.heard
+
+
+def counts_of(told: Heard) -> Heard:
+    """Of `/status` what does not tell the time."""
+    kept = {key: value for key, value in json.loads(told.body).items() if key not in _OF_THE_TIME}
+    kept["last_failures"] = [[failure[key] for key in ("task", "kind", "tool")] for failure in kept["last_failures"]]
+    kept["times"] = {name: figures["count"] for name, figures in kept["times"].items()}
+    kept["calls"] = {name: figures["count"] for name, figures in kept["calls"].items()}
+    headers = {name: value for name, value in told.headers.items() if name != "content-length"}
+    return Heard(told.status, headers, json.dumps(kept))
 
 
 async def _health(talk: Talk) -> None:
