@@ -8,8 +8,24 @@ from agent_env.observe.redact import Redactor, environment_secrets, secret_key, 
 
 @pytest.mark.parametrize(
     "key",
-    "password db_password PASSWORD_CONFIRM apiKey api_key x-api-key token authToken secret client_secret pwd "
-    "clientSecretValue Authorization aws_secret_access_key privateKey cookie".split(),
+    [
+        "password",
+        "db_password",
+        "PASSWORD_CONFIRM",
+        "apiKey",
+        "api_key",
+        "x-api-key",
+        "token",
+        "authToken",
+        "secret",
+        "client_secret",
+        "pwd",
+        "clientSecretValue",
+        "Authorization",
+        "aws_secret_access_key",
+        "privateKey",
+        "cookie",
+    ],
 )
 def test_a_key_that_names_a_secret(key: str) -> None:
     assert secret_key(key)

@@ -6,6 +6,7 @@ line of the same `of`, `run` and `n` as an earlier one takes its place. README o
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -25,15 +26,15 @@ _PROMPT = 16 * 1024
 
 
 def line_of(record: Record, run: str, redactor: Redactor) -> bytes:
-    """One line, with its end."""
-    fields = {
+    """One line, with its end. Fields without a value are left out."""
+    fields: dict[str, Json] = {
         "of": record.of,
         "run": run,
         "n": record.serial,
         "fate": record.fate,
         "before": record.before,
         "at": moment(record.at),
-        "s": round(record.seconds, 4),
+        "s": _rounded(record.seconds),
         "session": record.session,
         "episode": record.episode,
         "server": record.server,
@@ -49,7 +50,7 @@ def line_of(record: Record, run: str, redactor: Redactor) -> bytes:
         "kind": record.kind,
         "reason": record.reason and cut(record.reason, _REASON),
         "failed_tool": _short(record.failed_tool),
-        "phases": {phase.name: {"at": round(phase.at, 4), "s": phase.seconds} for phase in record.phases} or None,
+        "phases": {phase.name: {"at": _rounded(phase.at), "s": phase.seconds} for phase in record.phases} or None,
         "timings": record.timings or None,
         "turns_played": record.turns_played,
         "tools_changed": record.tools_changed or None,
@@ -59,7 +60,9 @@ def line_of(record: Record, run: str, redactor: Redactor) -> bytes:
         "calls": [_call(call, redactor) for call in record.calls] or None,
         "final": record.final,
     }
-    return redactor.line(dumped({key: value for key, value in fields.items() if value is not None}))
+    for absent in [key for key, value in fields.items() if value is None]:
+        del fields[absent]
+    return redactor.line(dumped(fields))
 
 
 def run_line(run: str, at: float, **facts: Json) -> bytes:
@@ -74,7 +77,18 @@ def end_line(run: str, at: float, summary: str | None, lost: int) -> bytes:
 
 def moment(at: float) -> str:
     """Wall-clock seconds as ISO 8601, UTC, milliseconds."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    milliseconds = round(at * 1000)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
+
+
+@functools.lru_cache(maxsize=8)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
+
+
+def _rounded(seconds: float) -> float:
+    """To a tenth of a millisecond; much quicker than `round`."""
+    return int(seconds * 10_000 + 0.5) / 10_000
 
 
 def dumped(fields: dict[str, Json]) -> bytes:
@@ -85,17 +99,26 @@ def dumped(fields: dict[str, Json]) -> bytes:
 
 
 def _call(call: Call, redactor: Redactor) -> dict[str, Json]:
-    fields: dict[str, Json] = {"turn": call.turn, "name": call.name[:_NAME]}
+    key, arguments = "arguments", call.arguments
+    if call.error == Error.INVALID_ARGS or arguments[-1:] != "}":
+        key = "arguments" if _is_json(arguments) else "raw_arguments"
+    return {
+        "turn": call.turn,
+        "name": call.name[:_NAME],
+        key: redactor.arguments(arguments) if key == "arguments" else arguments,
+        "output": call.output,
+        "at": _rounded(call.at),
+        "s": _rounded(call.seconds),
+        **({} if call.error is None else {"error": call.error}),
+    }
+
+
+def _is_json(text: str) -> bool:
     try:
-        if call.error == Error.INVALID_ARGS or not call.arguments.endswith("}"):
-            orjson.loads(call.arguments)
-        fields["arguments"] = redactor.arguments(call.arguments)
+        orjson.loads(text)
     except ValueError:
-        fields["raw_arguments"] = call.arguments
-    fields |= {"output": call.output, "at": round(call.at, 4), "s": round(call.seconds, 4)}
-    if call.error is not None:
-        fields["error"] = call.error
-    return fields
+        return False
+    return True
 
 
 def _short(text: str | None) -> str | None:
