@@ -146,7 +146,7 @@ def test_gridsim_played_again_has_the_same_rewards(tmp_path: Path) -> None:
     log = tmp_path / "e.jsonl"
     with chain(bundle, tmp_path / "gym-root", serve=["--episode-log", str(log)]) as running:
         rows = running.folder / "data" / "eval.jsonl"
-        words = ["--rows", str(rows), "--policy", "random", "--limit", "4"]
+        words = ["--rows", str(rows), "--policy", "greedy", "--limit", "4"]
         assert play_command([running.url, *words]) == 0
         running.serve.stop()
         summary = running.serve.out.splitlines()[-1]
