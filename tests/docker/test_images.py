@@ -107,7 +107,7 @@ async def test_a_failing_build_shows_its_last_lines(provider: DockerProvider, tm
 
 async def test_a_base_image_that_cannot_be_had_is_named(provider: DockerProvider, tmp_path: Path) -> None:
     env = written(tmp_path, "FROM agent-env-test-nowhere:1\n")
-    with failing(FailureKind.IMAGE_MISSING, r"env 'made'.*base image can't be had .give one with BASE_IMAGE"):
+    with failing(FailureKind.IMAGE_MISSING, r"env 'made'.*base image can't be had .--build-arg BASE_IMAGE="):
         await provider.prepare(env)
 
 

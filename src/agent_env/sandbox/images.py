@@ -136,7 +136,7 @@ def _build_failure(env: Env, tag: str, code: int, output: str) -> EpisodeFailure
     if _NOT_THERE.search(_last(output)):
         return EpisodeFailure(
             FailureKind.IMAGE_MISSING,
-            f"{where}: its base image can't be had (give one with BASE_IMAGE): {_last(output)}",
+            f"{where}: its base image can't be had (--build-arg BASE_IMAGE=... names another): {_last(output)}",
         )
     return EpisodeFailure(FailureKind.DEPLOY_FAILED, f"{where}:\n{output[-_TAIL:].strip()}")
 
