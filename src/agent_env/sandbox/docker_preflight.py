@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from agent_env.bundle.model import Env
 from agent_env.findings import Finding, error, warning
 from agent_env.sandbox.docker import DockerProvider
+from agent_env.sandbox.docker_daemon import Client
 from agent_env.sandbox.firewall import can_set_rules
 from agent_env.sandbox.preflight import disk_findings
 
@@ -35,11 +37,31 @@ async def docker_findings(provider: DockerProvider, envs: Sequence[Env], places:
         failure = daemon.failure(fault, "asking for its state")
         return [error("docker", failure.reason, failure.kind.remedy)]
     found = [*_limits(info), *_egress(envs, local=daemon.local)]
+    if daemon.local and (network := await daemon.call(_network_of_ours)) is not None:
+        found.append(
+            error(
+                "docker networks",
+                f"this server runs in a container on the network {network!r}, from where it reaches no env's container",
+                "run it with --network host, as deploy/compose.yaml does",
+            )
+        )
     if daemon.local:
         found += await asyncio.to_thread(_disk, Path(str(info.get("DockerRootDir") or "")), places)
     for network in sorted({env.settings.network for env in envs}):
         found += await _network(provider, network, places)
     return found
+
+
+def _network_of_ours(client: Client, mark: Path = Path("/.dockerenv")) -> str | None:
+    """The network mode of the container that we run in; None on the host's own network, or in no container."""
+    if not mark.exists():
+        return None
+    try:
+        told: dict[str, Any] = client.inspect_container(socket.gethostname())
+    except Exception:
+        return None
+    mode = str((told.get("HostConfig") or {}).get("NetworkMode"))
+    return None if mode == "host" else mode
 
 
 def _limits(info: Mapping[str, Any]) -> Iterator[Finding]:

@@ -18,9 +18,9 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 class Parser(argparse.ArgumentParser):
     """A flag left out takes `AGENT_ENV_<FLAG>` from the environment, then its default."""
 
-    def __init__(self, command: str, description: str, examples: str) -> None:
+    def __init__(self, command: str, description: str, examples: str, program: str = PROGRAM) -> None:
         super().__init__(
-            prog=f"{PROGRAM} {command}".rstrip(),
+            prog=f"{program} {command}".rstrip(),
             description=description,
             epilog=f"examples:\n{examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,

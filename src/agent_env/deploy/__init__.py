@@ -1,0 +1,1 @@
+"""Our servers on engines that others run: see docs/deploy.md."""
