@@ -148,8 +148,8 @@ class Episode:
         await self.closed()
 
     def begin_abandon(self, reason: str, kind: FailureKind = FailureKind.CANCELLED) -> None:
-        """As `abandon`, without the wait."""
-        if not self._scored.done():
+        """As `abandon`, without the wait. The first reason counts."""
+        if not self._scored.done() and self._ending is None:
             self._ending = EpisodeFailure(kind, reason)
             if self._begun:
                 self._task.cancel()

@@ -140,6 +140,7 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             turns=len(entry.plan.prompts),
             status="ready" if ready else "starting",
             bundle=self._bundle(),
+            episode_id=self._episode.id,
             wait_s=round(waited, 4),
             metadata={"prompt": prompt, "system_prompt": system_prompt, "task": entry.task},
         )
@@ -268,6 +269,7 @@ class AgentEnvEnvironment(Environment[Action, Observation, EpisodeState]):
             status="error",
             failure=_failure(failure),
             bundle=self._bundle(),
+            episode_id=self._episode.id if self._episode else None,
             done=True,
             metadata=self._failed_metadata(failure),
         )

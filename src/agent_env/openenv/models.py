@@ -22,6 +22,7 @@ class ResetObservation(Observation):
     status: str = "ready"
     failure: dict[str, str] | None = None
     bundle: dict[str, str] | None = None
+    episode_id: str | None = None
     wait_s: float = 0.0
     """seconds the episode waited for its place"""
 

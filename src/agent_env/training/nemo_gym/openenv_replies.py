@@ -26,6 +26,7 @@ class Started:
     task: TaskName | None = None
     turns: int | None = None
     digest: str | None = None
+    episode_id: str | None = None
     prompt: str | None = None
     system_prompt: str | None = None
 
@@ -59,6 +60,7 @@ def started(data: dict[str, Json]) -> Started:
         task=_task(task),
         turns=turns if isinstance(turns, int) and not isinstance(turns, bool) else None,
         digest=digest if isinstance(digest, str) else None,
+        episode_id=_text(observation.get("episode_id")),
         prompt=_text(observation.get("prompt")),
         system_prompt=_text(observation.get("system_prompt")),
     )

@@ -106,6 +106,8 @@ class Session:
         self._history = History(ground.observers, loop.time)
         self._bundle: str | None = None
         self._url: str | None = None
+        self._played: str | None = None
+        """The OpenEnv server's id of the episode."""
         self._placed: asyncio.Future[None] = loop.create_future()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._lock = asyncio.Lock()
@@ -179,7 +181,7 @@ class Session:
         began = loop.time()
         link, started, self._server = await self._ground.upstream.open(self.row)
         self._link, self._turns = link, started.turns
-        self._bundle, self._url = started.digest, self._server.url
+        self._bundle, self._url, self._played = started.digest, self._server.url, started.episode_id
         self.wait_s = loop.time() - began
         self._history.placed(self.wait_s, started.prompt, started.system_prompt)
         self._ground.tally.waited(self.wait_s)
@@ -344,6 +346,7 @@ class Session:
             at=history.at,
             seconds=history.now(),
             session=self.id,
+            episode=self._played,
             server=self._url,
             bundle=self._bundle,
             typed_id=self.typed_id,
@@ -362,7 +365,7 @@ class Session:
             failed_tool=self.failed_tool,
         )
         if verdict is not None:
-            record.episode = None if verdict.episode_id == self.id else verdict.episode_id
+            record.episode = self._played if verdict.episode_id == self.id else verdict.episode_id
             record.turns_played, record.tools_changed = verdict.turns_played, verdict.tools_changed
             record.scores, record.timings = verdict.scores, verdict.timings
             record.reward = None if verdict.masked else verdict.reward
