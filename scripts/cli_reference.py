@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from agent_env.cli import app
+from agent_env.deploy import ray_servers
 from agent_env.training.nemo_gym import cli as nemo_gym
 
 DOC = Path(__file__).parent.parent / "docs" / "cli.md"
@@ -132,6 +133,7 @@ def _argparse_commands() -> Iterator[Command]:
     yield _argparse_command(nemo_gym._parser())
     for module, _, _ in nemo_gym._COMMANDS.values():
         yield _argparse_command(importlib.import_module(module)._parser())
+    yield _argparse_command(ray_servers._parser())
 
 
 def _argparse_command(parser: argparse.ArgumentParser) -> Command:

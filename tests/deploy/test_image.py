@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -57,7 +56,8 @@ def image(api: docker.APIClient) -> Iterator[str]:
 
 class Compose:
     def __init__(self, folder: Path, image: str) -> None:
-        self.bundle = write_stub_bundle(folder / "stub-v1")
+        self.bundle = write_stub_bundle(folder / f"stub-{uuid.uuid4().hex[:8]}")
+        self.env_image = f"agent-env/{self.bundle.name}-stub"
         self.token = folder / "token"
         self.token.write_text("token-of-both\n")
         self.gym_root = folder / "gym-root"
@@ -88,18 +88,22 @@ class Compose:
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr + (words[0] != "logs" and self("logs") or "")
+        logs = "" if done.returncode == 0 or words[0] == "logs" else self("logs")
+        assert done.returncode == 0, done.stdout + done.stderr + logs
         return done.stdout
 
 
 @pytest.fixture
-def compose(tmp_path: Path, image: str) -> Iterator[Compose]:
+def compose(tmp_path: Path, image: str, api: docker.APIClient) -> Iterator[Compose]:
     made = Compose(tmp_path, image)
     try:
         yield made
     finally:
         made("down", "--volumes")
-        shutil.rmtree(made.gym_root, ignore_errors=True)
+        for container in ours(api, made):
+            api.remove_container(container, force=True, v=True)
+        for image_of_env in api.images(name=made.env_image):
+            api.remove_image(image_of_env["Id"], force=True)
 
 
 def test_compose_brings_both_servers_up_and_a_killed_one_leaves_nothing(
@@ -114,12 +118,11 @@ def test_compose_brings_both_servers_up_and_a_killed_one_leaves_nothing(
     strangers = [httpx.get(f"http://127.0.0.1:{port}/capacity", trust_env=False).status_code for port in compose.ports]
     assert strangers == [401, 401]
 
-    before = ours(api, compose)
-    assert before, "a spare was to be there"
     compose("kill", "--signal", "KILL", "openenv")
-    assert ours(api, compose) == before
+    left = ours(api, compose)
+    assert left, "a spare was to be there"
     compose("up", "--detach", "--no-build", "--wait")
-    until(lambda: not before & ours(api, compose))
+    until(lambda: not left & ours(api, compose))
     assert play(compose) == [0.0] * 3
 
     compose("stop")
@@ -138,14 +141,9 @@ def play(compose: Compose) -> list[float | None]:
 
 def ours(api: docker.APIClient, compose: Compose) -> set[str]:
     """Containers of the bundle's env, whoever started them."""
-    name = f"agent-env/{compose.bundle.name}-stub"
+    images = {image["Id"] for image in api.images(name=compose.env_image)}
     entries = api.containers(all=True, filters={"label": OWNER_LABEL})
-    return {entry["Id"] for entry in entries if str(entry["Image"]).startswith((name, image_of(api, name)))}
-
-
-def image_of(api: docker.APIClient, name: str) -> str:
-    """A container tells its image by id when it was started so."""
-    return next((str(image["Id"]) for image in api.images(name=name)), name)
+    return {entry["Id"] for entry in entries if entry["ImageID"] in images}
 
 
 def free_ports() -> list[int]:

@@ -22,6 +22,7 @@ import yaml
 from stubs.pages import DOCS, README, REPOSITORY, Block, blocks, our_commands, pages
 
 from agent_env.cli import app
+from agent_env.deploy import ray_servers
 from agent_env.errors import FailureKind
 from agent_env.examples.gridsim.battery import greedy_schedule, score
 from agent_env.examples.gridsim.prices import synthetic_days
@@ -70,6 +71,8 @@ def test_every_command_of_ours_parses() -> None:
                 check_agent_env(words[1:])
             elif words[2] == "agent_env.training.nemo_gym":
                 check_nemo_gym(words[3:])
+            elif words[2] == "agent_env.deploy.ray_servers":
+                ray_servers._parser().parse_args(" ".join(words[3:]).partition(" -- ")[0].split())
             else:
                 check_agent_env(words[3:])
         except (Exception, SystemExit) as error:
@@ -86,6 +89,7 @@ def our_flags() -> set[str]:
         found |= {name for parameter in command.params for name in parameter.opts}
     for word in ("", *nemo_gym._COMMANDS):
         found |= {name for action in parser_of(word)._actions for name in action.option_strings}
+    found |= {name for action in ray_servers._parser()._actions for name in action.option_strings}
     return found
 
 
@@ -93,7 +97,8 @@ FOREIGN = {
     # vLLM, gym, pip, docker, git, vf-eval, and our own example scripts
     *("--enable-auto-tool-choice", "--tool-call-parser", "--search-dir", "--no-serve", "--data-only", "--show"),
     *("--url", "--seeds", "--steps", "--eval-days"),
-    *("--rm", "--network", "--agent", "--ignore-requires-python", "--no-push", "--model", "--resources-server"),
+    *("--pid", "--rm", "--network", "--agent"),
+    *("--ignore-requires-python", "--no-push", "--model", "--resources-server"),
 }
 
 
@@ -140,13 +145,16 @@ def test_gyms_commands_are_those_of_the_written_readme() -> None:
 # Files, data, other languages.
 
 
-OF_OTHERS = {"examples/nemo_gym/run_grpo_nemo_gym.py"}
+OF_OTHERS = {
+    "examples/nemo_gym/grpo_workplace_assistant_nemotron_nano_v2_9b.yaml",
+    "examples/nemo_gym/run_grpo_nemo_gym.py",
+}
 """in NeMo RL's checkout"""
 
 
 def test_files_that_are_named_exist() -> None:
     pattern = re.compile(
-        r"\b((?:examples|docs|scripts|benchmarks|tests|src)/[A-Za-z0-9_./-]+\.(?:py|toml|md|svg|json))\b"
+        r"\b((?:examples|deploy|docs|scripts|benchmarks|tests|src)/[A-Za-z0-9_./-]+\.(?:py|toml|md|svg|json|yaml))\b"
     )
     for page in pages():
         for name in pattern.findall(page.read_text("utf-8")):
