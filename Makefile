@@ -14,13 +14,19 @@ SANDBOX ?= auto
 CLIENT ?= verifiers
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test unit soak clients test-clients lint docs bench
+.PHONY: demo test test-sandboxes test-real-clients unit soak clients test-clients lint docs bench
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
 
-test: unit
-	$(BIN)/python -m pytest -m "not soak and (integration or docker or verifiers or nemo_gym)"
+# Two lanes, which may run side by side (make -j2): most of the clients' time is waiting.
+test: test-sandboxes test-real-clients
+
+test-sandboxes: unit
+	$(BIN)/python -m pytest -m "not soak and (integration or docker)" --ignore tests/clients
+
+test-real-clients: unit
+	$(BIN)/python -m pytest -m "not soak and (integration or docker or verifiers or nemo_gym)" tests/clients
 
 unit: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not soak and not trl and not integration and not docker and not verifiers and not nemo_gym"
