@@ -69,6 +69,7 @@ def test_values_that_are_secret_are_taken_from_every_text_in_every_form() -> Non
         ("curl -H 'Authorization: Bearer abcdef123456'", "curl -H 'Authorization: Bearer [redacted]'"),
         ("authorization: Basic dXNlcjpwYXNz and more", "authorization: Basic [redacted] and more"),
         ('{"Authorization": "abcdef123456"}', '{"Authorization": "[redacted]"}'),
+        ("HTTP_AUTHORIZATION=Basic dXNlcjpwYXNz", "HTTP_AUTHORIZATION=Basic [redacted]"),
         ("bearer of bad news", "bearer of bad news"),
     ],
 )

@@ -19,30 +19,64 @@ def episodes(
         list[Path], typer.Argument(metavar="FILE...", help="Episode logs; each with those rotated out of it.")
     ],
     task: Annotated[
-        list[str] | None, typer.Option(metavar="T", help="Sessions of this task, or of tasks like *; repeatable.")
+        list[str] | None,
+        typer.Option(
+            envvar="AGENT_ENV_TASK", metavar="T", help="Sessions of this task, or of tasks like *; repeatable."
+        ),
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(metavar="K", help="Sessions that failed for this kind; repeatable.")
+        list[str] | None,
+        typer.Option(envvar="AGENT_ENV_KIND", metavar="K", help="Sessions that failed for this kind; repeatable."),
     ] = None,
     fate: Annotated[
         list[str] | None,
-        typer.Option(metavar="F", help="Sessions counted as verified, masked, reclaimed, ...; repeatable."),
+        typer.Option(
+            envvar="AGENT_ENV_FATE",
+            metavar="F",
+            help="Sessions counted as verified, masked, reclaimed, ...; repeatable.",
+        ),
     ] = None,
-    reward_below: Annotated[float | None, typer.Option(metavar="X", help="Sessions with a reward below.")] = None,
-    reward_above: Annotated[float | None, typer.Option(metavar="X", help="Sessions with a reward above.")] = None,
+    reward_below: Annotated[
+        float | None, typer.Option(envvar="AGENT_ENV_REWARD_BELOW", metavar="X", help="Sessions with a reward below.")
+    ] = None,
+    reward_above: Annotated[
+        float | None, typer.Option(envvar="AGENT_ENV_REWARD_ABOVE", metavar="X", help="Sessions with a reward above.")
+    ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="T", help="Sessions from then on: 2026-11-30T20:00 (UTC), or 90m, 2h, 1d ago.")
+        str | None,
+        typer.Option(
+            envvar="AGENT_ENV_SINCE",
+            metavar="T",
+            help="Sessions from then on: 2026-11-30T20:00 (UTC), or 90m, 2h, 1d ago.",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="The last N of them; 0: all.", min=0)] = 50,
-    json: Annotated[bool, typer.Option("--json", help="Print their lines of the log, and nothing else.")] = False,
+    limit: Annotated[
+        int, typer.Option(envvar="AGENT_ENV_LIMIT", metavar="N", help="The last N of them; 0: all.", min=0)
+    ] = 50,
+    json: Annotated[
+        bool, typer.Option("--json", envvar="AGENT_ENV_JSON", help="Print their lines of the log, and nothing else.")
+    ] = False,
     show: Annotated[
-        str | None, typer.Option(metavar="SESSION", help="One session, by its id or its episode's, as a transcript.")
+        str | None,
+        typer.Option(
+            envvar="AGENT_ENV_SHOW", metavar="SESSION", help="One session, by its id or its episode's, as a transcript."
+        ),
     ] = None,
     regrade: Annotated[
-        str | None, typer.Option(metavar="BUNDLE", help="Score them again with this bundle's graders, and compare.")
+        str | None,
+        typer.Option(
+            envvar="AGENT_ENV_REGRADE",
+            metavar="BUNDLE",
+            help="Score them again with this bundle's graders, and compare.",
+        ),
     ] = None,
     replay: Annotated[
-        bool, typer.Option("--replay", help="With --regrade: play their calls again in fresh envs, and grade those.")
+        bool,
+        typer.Option(
+            "--replay",
+            envvar="AGENT_ENV_REPLAY",
+            help="With --regrade: play their calls again in fresh envs, and grade those.",
+        ),
     ] = False,
     concurrency: Annotated[
         int, typer.Option(envvar="AGENT_ENV_CONCURRENCY", help="Sessions that are played again at once.", min=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,8 +94,10 @@ def _open(path: Path) -> tuple[int, int, bool]:
     """The file, its size, and whether its last line has no end."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        size = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = status.st_size
         return fd, size, size > 0 and os.pread(fd, 1, size - 1) != b"\n"
     except BaseException:
         os.close(fd)

@@ -78,7 +78,7 @@ class EpisodeLog:
 
     def counted(self, record: Record) -> None:
         weight = 1 + len(record.calls)
-        if self._handed - self._written + weight > MOST_WAITING:
+        if self._closing.is_set() or self._handed - self._written + weight > MOST_WAITING:
             self._overflow += 1
             return
         self._handed += weight

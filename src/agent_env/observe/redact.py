@@ -23,7 +23,7 @@ _SECRET_KEY = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SUSPECT = ("\\u", "\n", "\r", "pass", "pwd", "secret", "credential", "auth", "key", "token", "cookie")
 """What text of arguments must hold to need a closer look; without it the text is kept as it came."""
-_HEADER = re.compile(rb"(?i)\b(authorization\\*[\"']?\s*[:=]\s*\\*[\"']?(?:[a-z]+\s+)?|bearer\s+)[a-z0-9._~+/=-]{6,}")
+_HEADER = re.compile(rb"(?i)(authorization\\*[\"']?\s*[:=]\s*\\*[\"']?(?:[a-z]+\s+)?|\bbearer\s+)[a-z0-9._~+/=-]{6,}")
 
 
 def secret_key(key: str) -> bool:
@@ -55,7 +55,7 @@ class Redactor:
         for secret in self._secrets:
             if secret in line:
                 line = line.replace(secret, REDACTED.encode())
-        if b"uthorization" in line or b"earer" in line or b"UTHORIZATION" in line or b"EARER" in line:
+        if b"uthorization" in line or b"UTHORIZATION" in line or b"earer " in line:
             line = _HEADER.sub(rb"\1" + REDACTED.encode(), line)
         return line
 
