@@ -121,11 +121,10 @@ def test_a_killed_raylet_takes_its_servers_sessions_along_and_a_new_one_gets_a_s
         say(f"a killed raylet's server is off the list after {until(lambda: len(listed(servers)) == 1, script):.1f} s")
         (stays,) = listed(servers)
         answers = [session.verify() for session in sessions]
-        assert [answer["failure_kind"] for answer in answers if answer["mask_sample"]] in (
-            ["provider_unavailable"] * 3,
-            ["shutdown"] * 3,
-        )
-        assert [answer["reward"] for answer in answers if not answer["mask_sample"]] == [1.0] * 3
+        masked = [answer["failure_kind"] for answer in answers if answer["mask_sample"]]
+        assert 2 <= len(masked) <= 4, "the sessions of one of two servers"
+        assert set(masked) in ({"provider_unavailable"}, {"shutdown"})
+        assert {answer["reward"] for answer in answers if not answer["mask_sample"]} == {1.0}
         assert [Session(url, row).verify()["reward"] for _ in range(4)] == [1.0] * 4
 
         tell("add")

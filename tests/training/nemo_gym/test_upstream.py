@@ -93,7 +93,8 @@ async def test_places_that_others_took_are_seen_at_the_next_look() -> None:
         shared.running -= 6
 
 
-async def test_servers_that_are_equally_free_take_turns() -> None:
+async def test_servers_that_are_equally_free_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "LOOK_EVERY", 60)
     stubs = [StubOpenEnv() for _ in range(3)]
     async with quick(stubs[0]) as one, quick(stubs[1]) as two, quick(stubs[2]) as three:
         async with bench(openenv=(one, two, three)) as b:
@@ -108,21 +109,22 @@ async def test_a_server_that_goes_away_takes_only_its_sessions_along_and_is_used
     stays, goes = StubOpenEnv(), StubOpenEnv()
     async with quick(stays) as one, stopped_by_hand(goes) as (two, server), bench(openenv=(one, two)) as b:
         rollouts = [await b.seeded() for _ in range(6)]
-        assert (stays.running, goes.running) == (3, 3)
+        lost = goes.running
+        assert 0 < lost < 6
         port = int(two.rpartition(":")[2])
         await goes.kill()
         await server.aclose()
         answers = [(await rollout.verify()).json() for rollout in rollouts]
-        assert sum(answer["mask_sample"] for answer in answers) == 3
+        assert sum(answer["mask_sample"] for answer in answers) == lost
         assert {answer["failure_kind"] for answer in answers} == {None, "provider_unavailable"}
         await until(lambda: f"{two} is away" in caplog.text)
         assert await play(b, 6) == [0.75] * 6
-        assert len(goes.resets) == 3
+        assert len(goes.resets) == lost
         caplog.set_level(logging.INFO)
         async with quick(goes, port):
             await until(lambda: f"{two} is back" in caplog.text)
             assert await play(b, 6) == [0.75] * 6
-            assert len(goes.resets) == 6
+            assert len(goes.resets) > lost
     assert caplog.text.count("is away") == 1
 
 
@@ -141,7 +143,7 @@ async def test_the_file_is_followed_while_the_server_runs(tmp_path: Path, caplog
             await until(lambda: f"{two} is used from now on" in caplog.text)
             await until(lambda: "GET /capacity" in second.requests)
             await play(b, 5)
-            assert len(first.resets) > 1 < len(second.resets)
+            assert len(second.resets) > 0
 
             before = len(first.resets)
             listed.write_text(f"{two}\n")
@@ -180,6 +182,7 @@ async def test_a_file_that_cant_be_used_keeps_the_last_list_and_warns_once(
         ("ftp://a", "is not a server's URL"),
         ("http://a:99999", "is not a server's URL"),
         ("http://a b:1", "is not a server's URL"),
+        ("http://bücher:1", "is not a server's URL"),
         ("http://me:secret@a:1", "--openenv-token-file"),
     ],
 )

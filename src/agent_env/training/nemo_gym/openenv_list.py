@@ -15,7 +15,7 @@ def server_url(text: str) -> str:
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         known = False
-    if not known or any(character.isspace() or not character.isprintable() for character in text):
+    if not known or any(not 32 < ord(character) < 127 for character in text):
         raise ConfigError(f"{text!r} is not a server's URL: it looks like http://127.0.0.1:8200")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ConfigError("a server's URL has no name, password or query in it; a token goes to --openenv-token-file")
