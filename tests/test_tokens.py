@@ -12,6 +12,7 @@ import websockets
 from stubs.quick_server import quick
 from websockets.asyncio.client import connect
 
+from agent_env.cli import main
 from agent_env.errors import ConfigError
 from agent_env.tokens import TokenNeeded, allowed, check_token, read_token, refuse_strangers
 
@@ -133,3 +134,21 @@ def test_a_tokens_last_line_break_is_not_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     assert read_token(str(tmp_path / "token")) == TOKEN
     assert read_token(None) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--host", "0.0.0.0"], "--token-file"),
+        (["--host", "::", "--token-file", "/no/such/file"], "/no/such/file: can't read the token"),
+    ],
+)
+def test_the_openenv_server_refuses_strangers_with_one_line_and_exit_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], said: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["agent-env", "serve", "bundles/none", *flags])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

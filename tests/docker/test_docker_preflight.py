@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from agent_env.bundle.model import Env
@@ -12,7 +13,7 @@ from agent_env.findings import Level
 from agent_env.sandbox import docker_preflight
 from agent_env.sandbox.conformance import conformance_env
 from agent_env.sandbox.docker import DockerProvider
-from agent_env.sandbox.docker_preflight import _addresses, _limits
+from agent_env.sandbox.docker_preflight import _addresses, _limits, _network_of_ours
 from agent_env.sandbox.preflight import build, preflight
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
@@ -77,3 +78,23 @@ def test_what_the_daemon_can_not_limit_is_named() -> None:
     told = {"MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": True}
     (finding,) = _limits(told)
     assert finding.problem == "the daemon can't limit memory"
+
+
+@pytest.mark.parametrize(("mode", "told"), [("bridge", "bridge"), ("host", None)])
+def test_a_server_in_a_container_is_told_when_its_network_is_not_the_hosts(
+    api: docker.APIClient,
+    base_image: str,
+    mark: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    told: str,
+) -> None:
+    config = api.create_host_config(network_mode=mode)
+    ours = api.create_container(base_image, labels={"agent-env.test": mark}, host_config=config)["Id"]
+    monkeypatch.setattr("socket.gethostname", lambda: ours[:12])
+    try:
+        assert _network_of_ours(api, tmp_path) == told
+        assert _network_of_ours(api, tmp_path / "absent") is None
+    finally:
+        api.remove_container(ours)
