@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.anyio, pytest.mark.integration, pytest.mark.timeout(12
 
 
 async def test_metrics_log_and_summaries_tell_the_same(tmp_path: Path) -> None:
-    told = await run_and_compare(tmp_path, seconds=10, players=12, on_sandboxes=2)
+    told = await run_and_compare(tmp_path, seconds=8, players=12, on_sandboxes=2)
     assert told["stub"]["counts"]["seeded"] > 20

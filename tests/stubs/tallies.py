@@ -27,7 +27,7 @@ from stubs.stub_openenv import Knobs, StubOpenEnv
 from agent_env.observe.reading import Log
 from agent_env.observe.record import Fate
 
-IDLE = 1.0
+IDLE = 2.0
 FAULTS = [
     Knobs(fail={"start": ("deploy_failed", "x")}, start_s=0.05),
     Knobs(fail={"tool": ("env_crashed", "x")}),
@@ -171,7 +171,7 @@ def resources_server(place: Path, upstream: str, env: str, log: Path) -> Any:
     block = {"format": 1, "openenv_url": upstream, "env": env}
     document = {"stub_v1_resources_server": {"resources_servers": {"stub_v1": {"agent_env": block}}}}
     (folder / "configs" / "stub_v1.yaml").write_text(yaml.safe_dump(document))
-    flags = ("--idle-timeout", IDLE, "--first-call-timeout", 60, "--log-level", "error", "--episode-log", log)
+    flags = ("--idle-timeout", IDLE, "--first-call-timeout", 8, "--log-level", "error", "--episode-log", log)
     return serving("agent_env.training.nemo_gym", folder, *flags, errors=place / "serve.txt")
 
 
