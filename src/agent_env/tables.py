@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def align(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
@@ -15,3 +18,8 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def plain(text: str) -> str:
+    """Text of others as a terminal can show it: what would steer it, or can't be written, stands as an escape."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,3 +193,72 @@ def test_a_time_ago_is_counted_from_now() -> None:
     assert since("90m", now) == "2026-11-30T18:30:00.000Z"
     assert since("1d", now) == "2026-11-29T20:00:00.000Z"
     assert since("2026-11-30T21:00+02:00", now) == "2026-11-30T19:00:00.000Z"
+    for wrong in ("9" * 30 + "d", "9999999d", "9999-12-31T23:59-14:00"):
+        with pytest.raises(ConfigError, match="--since"):
+            since(wrong, now)
+
+
+LATER = (
+    '{"of":"session","run":"r","n":1,"fate":"teleported"}',
+    '{"of":"session","run":"r","n":2}',
+    '{"of":"session","run":"r","n":"x","fate":"verified"}',
+    '{"of":"session","run":"r","n":3,"fate":"verified","phases":[1]}',
+    '{"of":"session","run":"r","n":4,"fate":"verified","task":5}',
+    '{"of":"session","run":"r","n":5,"fate":"masked","kind":"of_tomorrow"}',
+    '{"of":"weather","run":"r"}',
+    '{"split":"train","index":0}',
+    "[1]",
+)
+
+
+def test_lines_that_no_version_wrote_yet_are_passed_over_and_told(log: Path) -> None:
+    with log.open("a") as file:
+        file.write("".join(f"{line}\n" for line in LATER) + '{"of":"session","ru')
+    told = run(log)
+    assert told.exit_code == 0
+    assert f"e.jsonl: {len(LATER)} lines of kinds that this version does not know passed over" in told.stderr
+    assert "e.jsonl: 1 torn line passed over" in told.stderr
+    assert "verified 2, masked 1" in told.stdout
+
+
+@pytest.mark.parametrize("content", [b"\x00\xffjunk\n", b"x" * 100_000, b'{"split":"train"}\n', b"".join([b"[1]\n"])])
+def test_what_is_no_episode_log_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    told = run(tmp_path / "x")
+    assert told.exit_code != 0
+    assert "not an episode log" in str(told.exception)
+
+
+def test_a_compressed_log_and_a_folder_are_told_what_to_do(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "e.gz").write_bytes(gzip.compress(log.read_bytes()))
+    assert "gunzip -k" in str(run(tmp_path / "e.gz").exception)
+    assert "no file that can be searched" in str(run(tmp_path).exception)
+
+
+def test_a_log_whose_name_ends_in_a_number_may_be_rotated(log: Path, tmp_path: Path) -> None:
+    named = tmp_path / "log.20261130"
+    named.write_bytes(log.read_bytes())
+    (tmp_path / "log.20261130.1").write_bytes(log.read_bytes())
+    assert [path.name for path in with_rotated([named])] == ["log.20261130.1", "log.20261130"]
+
+
+def test_a_log_that_is_rotated_after_it_was_read_still_shows_its_sessions(log: Path) -> None:
+    told = read([log])
+    log.rename(log.with_name("e.jsonl.1"))
+    log.write_text('{"of":"run","run":"other","format":1}\n' * 50)
+    assert [entry.load()["n"] for entry in told.entries] == [1, 2, 3, 4]
+    log.with_name("e.jsonl.1").unlink()
+    with pytest.raises(ConfigError, match="rotated away while it was read"):
+        told.entries[0].load()
+
+
+def test_what_an_env_wrote_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    calls = (Call(1, "look", "{}", "\x1b]0;owned\x07\x1b[2Jred\u202e\x9b", 0.5, 0.25),)
+    path = write(
+        tmp_path / "e.jsonl",
+        record(1, Fate.MASKED, kind=FailureKind.ENV_CRASHED, reason="\x1b[31m", task="a\nb\x1b[2J", calls=calls),
+    )
+    for words in ((), ("--show", "s0000001")):
+        shown = run(path, *words).stdout
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+        assert "\\x1b[" in shown

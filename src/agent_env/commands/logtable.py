@@ -14,7 +14,7 @@ from agent_env.observe.line import moment
 from agent_env.observe.reading import Entry, Log
 from agent_env.observe.record import Fate, Of
 from agent_env.observe.totals import episodes_summary
-from agent_env.tables import align
+from agent_env.tables import align, plain
 from agent_env.training.nemo_gym.tally import Tally
 
 _NOTE = 100
@@ -48,14 +48,15 @@ class Wanted:
 
 def since(text: str, now: datetime | None = None) -> str:
     """A moment, or a time ago such as `90m` or `2h`, as the log writes moments. Raises ConfigError."""
-    if match := _AGO.fullmatch(text.strip()):
-        ago = timedelta(**{_UNITS[match[2]]: float(match[1])})
-        return moment(((now or datetime.now(UTC)) - ago).timestamp())
+    wrong = ConfigError(f"--since {text}: write a moment (2026-11-30T20:00) or a time ago (90m, 2h, 1d)")
     try:
+        if match := _AGO.fullmatch(text.strip()):
+            ago = timedelta(**{_UNITS[match[2]]: float(match[1])})
+            return moment(((now or datetime.now(UTC)) - ago).timestamp())
         given = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"--since {text}: write a moment (2026-11-30T20:00) or a time ago (90m, 2h, 1d)") from None
-    return moment((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp())
+        return moment((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        raise wrong from None
 
 
 def check_names(flag: str, given: Iterable[str], known: type[Fate] | type[FailureKind]) -> None:
@@ -71,8 +72,8 @@ def table(entries: Sequence[Entry]) -> str:
     rows += [
         [
             entry.at.removesuffix("Z"),
-            entry.name if entry.of is Of.SESSION else entry.name[:12],
-            entry.task or "-",
+            plain(entry.name if entry.of is Of.SESSION else entry.name[:12]),
+            plain(_one_line(entry.task or "-")),
             entry.fate,
             "-" if entry.reward is None else f"{entry.reward:.4f}",
             str(entry.calls_made),
@@ -159,5 +160,9 @@ def gaps(log: Log) -> list[str]:
 
 
 def _why(entry: Entry) -> str:
-    text = " ".join(": ".join(filter(None, [entry.kind, entry.reason])).split())
+    text = plain(_one_line(": ".join(filter(None, [entry.kind, entry.reason]))))
     return text if len(text) <= _NOTE else f"{text[: _NOTE - 3]}..."
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -9,6 +9,7 @@ import orjson
 
 from agent_env.errors import ConfigError
 from agent_env.observe.reading import Entry, Log
+from agent_env.tables import plain
 
 Json = Any
 
@@ -32,7 +33,7 @@ def _called(entry: Entry, name: str) -> bool:
 
 def transcript(line: Mapping[str, Json]) -> str:
     """A session's line of the episode log as text: how it ended, its times, then what was said and called."""
-    return "\n".join([*_head(line), "", *_talk(line)]).rstrip()
+    return plain("\n".join([*_head(line), "", *_talk(line)])).rstrip()
 
 
 def _head(line: Mapping[str, Json]) -> Iterator[str]:

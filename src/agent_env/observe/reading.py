@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
-from agent_env.errors import ConfigError
+from agent_env.errors import ConfigError, FailureKind
 from agent_env.observe.line import FORMAT
 from agent_env.observe.record import Fate, Of
 
@@ -17,6 +18,25 @@ Json = Any
 Key = tuple[str, str, int]
 
 _MOST_ROTATED = 1000
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as it was read. Its server may have rotated it since, so that another has its name."""
+
+    path: Path
+    device: int
+    inode: int
+
+    def open(self) -> BinaryIO:
+        """Raises ConfigError when it is gone."""
+        for path in (self.path, *_rotated(self.path)):
+            file = path.open("rb")
+            if (self.device, self.inode) == _identity(file):
+                return file
+            file.close()
+        raise ConfigError(f"{self.path}: it was rotated away while it was read: try again")
 
 
 @dataclass(slots=True)
@@ -37,7 +57,7 @@ class Entry:
     kind: str | None
     reason: str | None
     calls_made: int
-    path: Path
+    source: Source
     offset: int
     length: int
 
@@ -52,7 +72,7 @@ class Entry:
 
     def raw(self) -> str:
         """The whole line, as text."""
-        with self.path.open("rb") as file:
+        with self.source.open() as file:
             file.seek(self.offset)
             return file.read(self.length).decode()
 
@@ -84,105 +104,135 @@ class Log:
 def read(paths: Sequence[Path]) -> Log:
     """Each file stands for those rotated out of it, too. Raises ConfigError for one that can't be read."""
     log, entries = Log(), dict[Key, Entry]()
-    for path in with_rotated(paths):
-        torn = 0
-        for offset, raw in _lines(path):
-            try:
-                line = orjson.loads(raw)
-                if not isinstance(line, dict):
-                    raise ValueError
-            except ValueError:
-                torn += 1
-                continue
-            if (entry := _take(log, line, path, offset, len(raw))) is not None:
-                entries.pop(entry.key, None)
-                entries[entry.key] = entry
-        if torn:
-            log.notices.append(f"{path}: {torn} torn {'line' if torn == 1 else 'lines'} passed over")
+    for source, file in _opened(paths):
+        with file:
+            _read(log, entries, source, file)
+    if log.notices and not log.runs:
+        named = ", ".join(map(str, paths))
+        raise ConfigError(f"{named}: not an episode log: what --episode-log FILE of a server writes is one")
     log.entries = list(entries.values())
     return log
+
+
+def _opened(paths: Sequence[Path]) -> list[tuple[Source, BinaryIO]]:
+    """Every file once, opened before any is read: the newest first, so that none is missed when one is rotated
+    meanwhile."""
+    found: dict[tuple[int, int], tuple[Source, BinaryIO]] = {}
+    try:
+        for path in reversed(with_rotated(paths)):
+            file: BinaryIO = path.open("rb")
+            if (identity := _identity(file)) in found:
+                file.close()
+            else:
+                found[identity] = (Source(path, *identity), file)
+    except OSError as error:
+        for _, file in found.values():
+            file.close()
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    return list(reversed(found.values()))
+
+
+def _identity(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def _read(log: Log, entries: dict[Key, Entry], source: Source, file: BinaryIO) -> None:
+    path, offset, torn, strange = source.path, 0, 0, 0
+    for raw in file:
+        start, offset = offset, offset + len(raw)
+        if start == 0 and raw.startswith(_GZIP):
+            raise ConfigError(f"{path}: it is compressed: unpack it first (gunzip -k {path})")
+        if not raw.strip():
+            continue
+        try:
+            entry = _take(log, orjson.loads(raw), source, start, len(raw))
+        except ConfigError:
+            raise
+        except orjson.JSONDecodeError:
+            torn += 1
+        except (ValueError, TypeError, AttributeError):
+            strange += 1
+        else:
+            if entry is not None:
+                entries.pop(entry.key, None)
+                entries[entry.key] = entry
+    if torn:
+        log.notices.append(f"{path}: {torn} torn {'line' if torn == 1 else 'lines'} passed over")
+    if strange:
+        what = "line of a kind" if strange == 1 else "lines of kinds"
+        log.notices.append(f"{path}: {strange} {what} that this version does not know passed over")
 
 
 def with_rotated(paths: Iterable[Path]) -> list[Path]:
     """The files and those rotated out of them (FILE.1, FILE.2, ...), oldest first, each once."""
     found: dict[Path, None] = {}
     for path in paths:
-        numbers = range(1, _MOST_ROTATED)
-        rotated = list(_while_there(path.with_name(f"{path.name}.{number}") for number in numbers))
-        if not path.is_file() and not rotated:
+        older = list(_rotated(path))
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: it is no file that can be searched: give the log's own file")
+        if not path.exists() and not older:
             raise ConfigError(f"{path}: no such file; --episode-log FILE of a server makes it")
-        for one in (*reversed(rotated), *([path] if path.is_file() else [])):
+        if path in found and not older:
+            continue
+        for one in (*reversed(older), *([path] if path.exists() else [])):
+            found.pop(one, None)
             found[one] = None
-    return sorted(found, key=lambda one: _age(one, paths))
+    return list(found)
 
 
-def _age(path: Path, given: Iterable[Path]) -> tuple[int, int]:
-    """Files as they were given, those of one log from the oldest to the newest."""
-    for place, one in enumerate(given):
-        stem = _stem(one)
-        if _stem(path) == stem:
-            number = path.name.removeprefix(stem.name).removeprefix(".")
-            return place, -int(number) if number else 0
-    raise AssertionError(f"{path} belongs to no given file")
-
-
-def _stem(path: Path) -> Path:
-    """`FILE` of `FILE.3`."""
-    return path.with_suffix("") if path.suffix[1:].isdigit() else path
-
-
-def _while_there(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if not path.is_file():
+def _rotated(path: Path) -> Iterator[Path]:
+    for number in range(1, _MOST_ROTATED):
+        older = path.with_name(f"{path.name}.{number}")
+        if not older.is_file():
             return
-        yield path
+        yield older
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            offset = 0
-            for line in file:
-                if line.strip():
-                    yield offset, line
-                offset += len(line)
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-
-
-def _take(log: Log, line: dict[str, Json], path: Path, offset: int, length: int) -> Entry | None:
-    of, id = line.get("of"), str(line.get("run"))
-    run = log.runs.setdefault(id, Run(id))
+def _take(log: Log, line: Json, source: Source, offset: int, length: int) -> Entry | None:
+    """Notes a line. Raises ValueError, TypeError or AttributeError for one that is none of a log's."""
+    of, id = line.get("of"), line.get("run")
+    if not isinstance(id, str):
+        raise TypeError("no run")
     if of == "run":
-        run.begun = line
         if line.get("format") != FORMAT:
-            raise ConfigError(f"{path}: format {line.get('format')!r}; this version reads {FORMAT}")
+            raise ConfigError(f"{source.path}: format {line.get('format')!r}; this version reads {FORMAT}")
+        log.runs.setdefault(id, Run(id)).begun = line
     elif of == "end":
-        run.ended = line
-    elif of in (Of.SESSION, Of.EPISODE):
-        return _entry(line, path, offset, length)
+        log.runs.setdefault(id, Run(id)).ended = line
+    else:
+        entry = _entry(line, source, offset, length)
+        log.runs.setdefault(id, Run(id))
+        return entry
     return None
 
 
-def _entry(line: dict[str, Json], path: Path, offset: int, length: int) -> Entry:
+def _entry(line: dict[str, Json], source: Source, offset: int, length: int) -> Entry:
     phases = line.get("phases") or {}
     wait = phases.get("wait") or {}
+    kind, reward = line.get("kind"), line.get("reward")
     return Entry(
-        of=Of(line["of"]),
-        run=str(line.get("run")),
+        of=Of(str(line.get("of"))),
+        run=line["run"],
         n=int(line.get("n", 0)),
-        fate=Fate(line["fate"]),
+        fate=Fate(str(line.get("fate"))),
         at=str(line.get("at", "")),
         seconds=float(line.get("s", 0.0)),
         waited=wait.get("s") if "start" in phases else None,
-        session=line.get("session"),
-        episode=line.get("episode"),
-        task=line.get("task"),
-        reward=line.get("reward"),
-        kind=line.get("kind"),
-        reason=line.get("reason"),
+        session=_text(line.get("session")),
+        episode=_text(line.get("episode")),
+        task=_text(line.get("task")),
+        reward=None if reward is None else float(reward),
+        kind=None if kind is None else FailureKind(kind).value,
+        reason=_text(line.get("reason")),
         calls_made=int(line.get("calls_made", 0)),
-        path=path,
+        source=source,
         offset=offset,
         length=length,
     )
+
+
+def _text(value: Json) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError("no text")
