@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agent_env.cuts import cut
-from agent_env.observe.record import Call, Error, Record
+from agent_env.observe.record import Call, Error, Phase, Record
 from agent_env.observe.redact import Redactor
 
 Json = Any
@@ -50,7 +50,7 @@ def line_of(record: Record, run: str, redactor: Redactor) -> bytes:
         "kind": record.kind,
         "reason": record.reason and cut(record.reason, _REASON),
         "failed_tool": _short(record.failed_tool),
-        "phases": {phase.name: {"at": _rounded(phase.at), "s": phase.seconds} for phase in record.phases} or None,
+        "phases": {phase.name: _phase(phase) for phase in record.phases} or None,
         "timings": record.timings or None,
         "turns_played": record.turns_played,
         "tools_changed": record.tools_changed or None,
@@ -96,6 +96,11 @@ def dumped(fields: dict[str, Json]) -> bytes:
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a lone surrogate that a client's text held
         return json.dumps(fields, default=_unfragmented).encode() + b"\n"
+
+
+def _phase(phase: Phase) -> dict[str, float]:
+    """The wait is told to the last digit, so that the longest one is what the summary says."""
+    return {"at": _rounded(phase.at), "s": phase.seconds if phase.name == "wait" else _rounded(phase.seconds)}
 
 
 def _call(call: Call, redactor: Redactor) -> dict[str, Json]:
