@@ -3,14 +3,17 @@ from __future__ import annotations
 import logging
 import time
 
+import orjson
 import pytest
 from prometheus_client import REGISTRY
 from stubs.scraped import Samples, scraped
 
 from agent_env.errors import FailureKind
 from agent_env.observe.exposition import Exposition, by, single
+from agent_env.observe.health import judge
 from agent_env.observe.lag import LoopLag
 from agent_env.observe.record import Fate, Of, Record
+from agent_env.observe.report import shared
 from agent_env.observe.times import BOUNDS, Times
 from agent_env.observe.watcher import Watcher
 
@@ -60,3 +63,17 @@ async def test_two_servers_of_one_process_share_no_registry() -> None:
     assert ("agent_env_call_seconds_count", "look") in await samples(first)
     assert ("agent_env_call_seconds_count", "look") not in await samples(second)
     assert not any("agent_env" in family.name for family in REGISTRY.collect())
+
+
+async def test_names_that_are_no_unicode_spoil_neither_the_metrics_nor_the_report() -> None:
+    watcher, evil = a_watcher(), '<b>"\ud800\n'
+    for number in range(7):
+        watcher.counted(
+            Record(Of.EPISODE, number, Fate.FAILED, 0.0, task=evil, failed_tool=evil, kind=FailureKind.ENV_CRASHED)
+        )
+    watcher.called(evil, 0.1, None)
+    told = await samples(watcher)
+    assert told["agent_env_masked_by_task_total", '<b>"\\ud800\n'] == 7
+    lag = LoopLag()
+    lag.stop()
+    assert orjson.dumps(shared(watcher, lag, judge(watcher.troubles, 0.0))).count(b"ud800") == 7 * 2 + 3

@@ -45,6 +45,11 @@ def by(name: str, help: str, label: str, values: Mapping[str, float]) -> Series:
     return Series(name, help, {(key,): value for key, value in values.items()}, (label,))
 
 
+def shown(name: str) -> str:
+    """A name as UTF-8 can write it: a model may call a tool by half of a surrogate pair."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 class Exposition:
     """A registry of its own for each server: there may be several in a process."""
 
@@ -73,7 +78,7 @@ class Exposition:
             kind = CounterMetricFamily if series.name.endswith("_total") else GaugeMetricFamily
             family = kind(series.name, series.help, labels=series.labels)
             for labels, value in series.values.items():
-                family.add_metric(labels, value)
+                family.add_metric([shown(label) for label in labels], value)
             yield family
         times = self._watcher.times
         for name, help, label, histograms in (
@@ -82,7 +87,7 @@ class Exposition:
         ):
             took = HistogramMetricFamily(name, help, labels=(label,))
             for which, histogram in histograms.items():
-                took.add_metric([which], _buckets(histogram), histogram.total)
+                took.add_metric([shown(which)], _buckets(histogram), histogram.total)
             yield took
 
 

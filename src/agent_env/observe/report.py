@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agent_env.observe.exposition import shown
 from agent_env.observe.health import Health
 from agent_env.observe.lag import LoopLag
 from agent_env.observe.times import Histogram
@@ -15,14 +16,14 @@ Json = Any
 def shared(watcher: Watcher, lag: LoopLag, health: Health) -> dict[str, Json]:
     times, troubles = watcher.times, watcher.troubles
     return {
-        "health": {"state": health.state.word, "why": list(health.why)},
+        "health": {"state": health.state.word, "why": [shown(why) for why in health.why]},
         "event_loop_lag_s": round(lag.last, 4),
         "event_loop_lag_max_s": round(lag.largest, 4),
         "times": {name: figures(histogram) for name, histogram in times.phases.items()},
-        "calls": {name: figures(histogram) for name, histogram in times.calls.items()},
+        "calls": {shown(name): figures(histogram) for name, histogram in times.calls.items()},
         "failing_tasks": [
             {
-                "task": task,
+                "task": shown(task),
                 "kind": streak.kind.value,
                 "in_a_row": streak.in_a_row,
                 "failures": streak.failures,
@@ -35,10 +36,10 @@ def shared(watcher: Watcher, lag: LoopLag, health: Health) -> dict[str, Json]:
         "last_failures": [
             {
                 "at": round(failure.at, 3),
-                "task": failure.task,
+                "task": failure.task and shown(failure.task),
                 "kind": failure.kind.value,
                 "reason": failure.reason,
-                "tool": failure.tool,
+                "tool": failure.tool and shown(failure.tool),
                 "id": failure.who,
             }
             for failure in reversed(troubles.last)

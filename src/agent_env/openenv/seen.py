@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from agent_env.observe import exposition, page, report
-from agent_env.observe.exposition import Exposition, Series, by, single
+from agent_env.observe.exposition import Exposition, Series, by, shown, single
 from agent_env.observe.health import Finding, Health, State, judge
 from agent_env.observe.lag import LoopLag
 from agent_env.observe.page import Page, Tile, duration
@@ -69,8 +69,8 @@ class Seen:
         hub, seen = self._hub, self._watcher
         return {
             **hub.tally(),
-            "failed_tasks": dict(seen.tasks.most_common(50)),
-            "failed_tools": dict(seen.tools.most_common(50)),
+            "failed_tasks": {shown(task): count for task, count in seen.tasks.most_common(50)},
+            "failed_tools": {shown(tool): count for tool, count in seen.tools.most_common(50)},
             "up_s": round(time.monotonic() - self._since, 1),
             "capacity": hub.capacity(),
             **report.shared(seen, self._lag, health),

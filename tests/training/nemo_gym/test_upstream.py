@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -29,6 +30,25 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def stopped_by_hand(stub: StubOpenEnv, port: int = 0) -> AsyncIterator[tuple[str, contextlib.AsyncExitStack]]:
     async with contextlib.AsyncExitStack() as stack:
         yield await stack.enter_async_context(quick(stub, port)), stack
+
+
+@contextlib.asynccontextmanager
+async def odd(answer: str | None) -> AsyncIterator[str]:
+    """A server that gives everybody this answer; None: it takes connections and never says a word."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is not None:
+            writer.write(answer.encode())
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+        for writer in writers:
+            writer.transport.abort()
 
 
 async def play(b: Bench, count: int) -> list[float]:
@@ -103,6 +123,35 @@ async def test_servers_that_are_equally_free_take_turns(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("looks_often")
+async def test_a_server_that_answers_nothing_does_not_hold_up_the_first_seeds() -> None:
+    async with odd(None) as silent, quick(StubOpenEnv()) as good:
+        async with bench(openenv=(silent, good)) as b:
+            began = time.monotonic()
+            assert await play(b, 2) == [0.75, 0.75]
+            assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        ("401 Unauthorized", "{}", "HTTP 401: it wants a token (--openenv-token-file)"),
+        ("500 Oops", "<html>", "HTTP 500"),
+        ("200 OK", '{"url": 5, "error": 7, "places": "many"}', 7),
+        ("200 OK", "[" * 10_000, None),
+    ],
+)
+async def test_a_server_that_tells_nonsense_is_shown_as_such_and_harms_nobody(
+    status: str, body: str, told: object
+) -> None:
+    async with odd(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}") as strange:
+        async with quick(StubOpenEnv()) as good, bench(openenv=(strange, good)) as b:
+            assert await play(b, 3) == [0.75] * 3
+            first = (await b.http.get("/capacity")).json()["openenv"][0]
+            assert first is None if told is None else (first["url"], first["error"]) == (strange, told)
+            for path in ("/status", "/status?format=html", "/metrics"):
+                assert (await b.http.get(path)).status_code == 200
+
+
 async def test_a_server_that_goes_away_takes_only_its_sessions_along_and_is_used_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -184,6 +233,9 @@ async def test_a_file_that_cant_be_used_keeps_the_last_list_and_warns_once(
         ("http://a b:1", "is not a server's URL"),
         ("http://bücher:1", "is not a server's URL"),
         ("http://me:secret@a:1", "--openenv-token-file"),
+        ("ftp://me:secret@a", "--openenv-token-file"),
+        ("http://a?token=secret", "--openenv-token-file"),
+        ("x" * 1_000_000, "xxx...' is not a server's URL"),
     ],
 )
 def test_a_list_that_is_wrong_is_named_by_file_and_line_and_tells_no_secret(
@@ -195,6 +247,7 @@ def test_a_list_that_is_wrong_is_named_by_file_and_line_and_tells_no_secret(
     assert said in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "servers"))
     assert "secret" not in str(error.value)
+    assert len(str(error.value)) < 1000
 
 
 def test_a_list_is_read_without_comments_and_each_server_once(tmp_path: Path) -> None:

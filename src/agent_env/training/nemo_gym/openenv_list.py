@@ -7,18 +7,24 @@ from urllib.parse import urlsplit
 
 from agent_env.errors import ConfigError
 
+_SHOWN = 100
+"""characters of a wrong line"""
+
 
 def server_url(text: str) -> str:
     """An OpenEnv server's URL without its last slash. Raises ConfigError."""
+    if "@" in text:
+        raise ConfigError("a server's URL has no name and no password in it; a token goes to --openenv-token-file")
     try:
         parts = urlsplit(text)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         known = False
     if not known or any(not 32 < ord(character) < 127 for character in text):
-        raise ConfigError(f"{text!r} is not a server's URL: it looks like http://127.0.0.1:8200")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError("a server's URL has no name, password or query in it; a token goes to --openenv-token-file")
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        raise ConfigError(f"{shown!r} is not a server's URL: it looks like http://127.0.0.1:8200")
+    if parts.query or parts.fragment:
+        raise ConfigError("a server's URL has no query in it; a token goes to --openenv-token-file")
     return text.rstrip("/")
 
 

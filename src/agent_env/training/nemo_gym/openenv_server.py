@@ -103,7 +103,9 @@ class Server:
             status, body = await self._fetch("GET", "/capacity", timeout=_LOOK_WITHIN)
         except (OSError, ValueError) as error:
             return {"url": self.url, "error": str(error) or "no answer in time"}
-        return {"url": self.url, **body} if status == 200 and isinstance(body, dict) else None
+        if trouble := _trouble(status):
+            return {"url": self.url, "error": trouble}
+        return {**body, "url": self.url} if status == 200 and isinstance(body, dict) else None
 
     async def ours(self) -> bool:
         """Whether the server is one of ours: those tell their capacity, and answer a reset before the env is ready.
@@ -146,10 +148,8 @@ class Server:
         status, body = await self._fetch("GET", "/capacity", timeout=timeout)
         if status in (429, 503):
             raise ServerFull(f"HTTP {status}")
-        if status in (401, 403):
-            raise ConnectionError(f"HTTP {status}: it wants a token (--openenv-token-file)")
-        if status >= 500:
-            raise ConnectionError(f"HTTP {status}")
+        if trouble := _trouble(status):
+            raise ConnectionError(trouble)
         told = body if status == 200 and isinstance(body, dict) else {}
         places = _number(told.get("places"))
         self._ours = places > 0
@@ -164,6 +164,13 @@ class Server:
 
     async def _fetch(self, method: str, path: str, body: Json = None, *, timeout: float) -> tuple[int, Json]:
         return await fetch(self.url, method, path, body, token=self._options.openenv_token, timeout=timeout)
+
+
+def _trouble(status: int) -> str | None:
+    """Why a server that answers so can't be used."""
+    if status in (401, 403):
+        return f"HTTP {status}: it wants a token (--openenv-token-file)"
+    return f"HTTP {status}" if status >= 500 else None
 
 
 def _number(value: Json) -> int:

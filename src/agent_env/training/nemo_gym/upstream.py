@@ -29,6 +29,8 @@ log = logging.getLogger("agent_env.serve")
 
 LOOK_EVERY = 1.0
 """seconds between two looks at each server, and at the file that lists them"""
+_FIRST_LOOKS = 0.5
+"""Seconds that the first sessions wait for what the servers tell; who is slower gets later ones."""
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 
@@ -57,9 +59,10 @@ class Upstream:
         """
         if not self._choosing:
             return
-        await asyncio.gather(*(server.look() for server in self._servers))
-        self._seen.set()
         async with asyncio.TaskGroup() as looks:
+            first = [looks.create_task(server.look()) for server in self._servers]
+            await asyncio.wait(first, timeout=_FIRST_LOOKS)
+            self._seen.set()
             while True:
                 await asyncio.sleep(LOOK_EVERY)
                 await self._reread()
