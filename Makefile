@@ -23,7 +23,7 @@ demo: $(VENV)/.installed
 test: test-sandboxes test-real-clients
 
 test-sandboxes: unit
-	$(BIN)/python -m pytest -m "not soak and (integration or docker)" --ignore tests/clients
+	$(BIN)/python -m pytest -m "not soak and not trl and (integration or docker)" --ignore tests/clients
 
 test-real-clients: unit
 	$(BIN)/python -m pytest -m "not soak and (integration or docker or verifiers or nemo_gym)" tests/clients

@@ -18,6 +18,8 @@ from agent_env.examples.gridsim.prices import synthetic_days
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "grpo_trl.py"
 
+pytestmark = pytest.mark.integration  # its import takes seconds
+
 
 @pytest.fixture(scope="module")
 def trl_example() -> ModuleType:
@@ -42,7 +44,6 @@ def served(
         yield trl_example, server
 
 
-@pytest.mark.integration
 def test_rollouts_side_by_side_earn_what_their_schedules_are_worth(served: tuple[ModuleType, Command]) -> None:
     example, _ = served
     rows = example.rows("train")
@@ -64,7 +65,6 @@ def test_rollouts_side_by_side_earn_what_their_schedules_are_worth(served: tuple
     assert again.get_reward() == 0.0, "nothing submitted is the model's fault, and has a score"
 
 
-@pytest.mark.integration
 def test_a_server_that_goes_away_gives_no_reward_and_the_model_a_sentence(served: tuple[ModuleType, Command]) -> None:
     example, server = served
     rollout = example.GridSim()
