@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,37 @@ def test_lines_before_a_full_disk_count_as_written_and_a_torn_one_is_closed(
     file.write([b"ffff\n", b"gggg\n"])
     file.close()
     assert (tmp_path / "e").read_bytes() == b"aaaa\nbbbb\ncc\nffff\ngggg\n"
+
+
+def test_a_new_file_that_cannot_be_opened_costs_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = RotatingFile(tmp_path / "e", most_bytes=10, files=3)
+    file.write([b"line a\n", b"line b\n"])
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "open", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        for _ in range(5):
+            with pytest.raises(Unwritten, match="Too many open files"):
+                file.write([b"line c\n"])
+    file.write([b"line d\n"])
+    file.close()
+    assert [path.read_bytes()[5:6] for path in sorted(tmp_path.iterdir())] == [b"d", b"b", b"a"]
+
+
+@pytest.mark.parametrize("gone", [Path.unlink, lambda path: path.rename(path.with_name("moved"))])
+def test_a_file_that_somebody_took_away_is_made_anew(tmp_path: Path, gone: Callable[[Path], object]) -> None:
+    path = tmp_path / "e"
+    file = RotatingFile(path)
+    file.write([b"a\n"])
+    gone(path)
+    file.write([b"b\n"])
+    file.close()
+    assert path.read_bytes() == b"b\n"
+
+
+def test_what_is_no_file_is_written_and_never_moved(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    file = RotatingFile(pipe, most_bytes=10)
+    file.write([b"line a\n", b"line b\n", b"line c\n"])
+    assert os.read(file._fd, 100) == b"line a\nline b\nline c\n"
+    file.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -26,19 +26,25 @@ class RotatingFile:
     """Appends to `path`, which no other process may do meanwhile. Raises OSError when it can't be opened.
 
     A line longer than `most_bytes` gets a file of its own. A line that a killed process or a full disk left torn is
-    closed, so that what follows begins a new one.
+    closed, so that what follows begins a new one. A file that somebody moved or removed is made anew. What is no file
+    (a pipe, `/dev/null`) is never rotated.
     """
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES, files: int = FILES) -> None:
         self._path = path
         self._most = most_bytes
         self._files = files
-        self._fd, self._size, self._torn = _open(path)
+        self._fd = self._size = 0
+        self._torn = self._rotates = False
+        self._identity: tuple[int, int] = 0, 0
+        self._open()
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Raises `Unwritten`; lines before the refused one are in the file."""
         done = 0
         try:
+            if self._rotates and not self._there():
+                self._reopen()
             while done < len(lines):
                 chunk = self._fitting(lines, done)
                 if not chunk:
@@ -52,6 +58,8 @@ class RotatingFile:
         os.close(self._fd)
 
     def _fitting(self, lines: Sequence[bytes], start: int) -> Sequence[bytes]:
+        if not self._rotates:
+            return lines[start:]
         room, stop = self._most - self._size, start
         while stop < len(lines) and len(lines[stop]) <= room:
             room -= len(lines[stop])
@@ -76,13 +84,32 @@ class RotatingFile:
         return data[:written].count(b"\n") - (1 if data.startswith(b"\n") else 0)
 
     def _rotate(self) -> None:
-        for number in range(self._files - 1, 0, -1):
-            newer = rotated(self._path, number - 1)
-            if newer.exists():
-                newer.replace(rotated(self._path, number))
-        fd, size, torn = _open(self._path)
-        os.close(self._fd)
-        self._fd, self._size, self._torn = fd, size, torn
+        # What could not be opened the last time was moved out of the way then.
+        if self._path.exists():
+            for number in range(self._files - 1, 0, -1):
+                newer = rotated(self._path, number - 1)
+                if newer.exists():
+                    newer.replace(rotated(self._path, number))
+        self._reopen()
+
+    def _there(self) -> bool:
+        """Whether the file that is open still has its name."""
+        try:
+            named = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == self._identity
+
+    def _reopen(self) -> None:
+        before = self._fd
+        self._open()
+        os.close(before)
+
+    def _open(self) -> None:
+        self._fd, self._size, self._torn = _open(self._path)
+        status = os.fstat(self._fd)
+        self._identity = status.st_dev, status.st_ino
+        self._rotates = stat.S_ISREG(status.st_mode)
 
 
 def rotated(path: Path, number: int) -> Path:
