@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import orjson
 import pytest
 
+from agent_env.observe.line import line_of
+from agent_env.observe.record import Call, Fate, Of, Record
 from agent_env.observe.redact import Redactor, environment_secrets, secret_key, without_secrets
 
 
@@ -85,3 +89,10 @@ def test_secrets_of_the_environment_are_those_whose_name_says_so() -> None:
         "HF_TOKEN": "hf_abcdefgh",
     }
     assert environment_secrets(environ) == ["k-12345678", "hf_abcdefgh"]
+
+
+@pytest.mark.parametrize("depth", [200, 600, 1000])
+def test_arguments_that_are_nested_deeply_cost_no_line(depth: int) -> None:
+    call = Call(1, "look", '{"key":' + "[" * depth + "]" * depth + "}", "out", 0.0, 0.1)
+    line = json.loads(line_of(Record(Of.SESSION, 1, Fate.VERIFIED, 0.0, calls=[call]), "run", Redactor()))
+    assert line["calls"][0]["name"] == "look"
