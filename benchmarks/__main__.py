@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.errors import AgentEnvError
-from benchmarks import crowds, killed, matrix, starts, throughput, versus_native, versus_original
+from benchmarks import crowds, killed, matrix, observed, starts, throughput, versus_native, versus_original
 from benchmarks.context import Context
 from benchmarks.processes import Failed
 from benchmarks.results import Metric, chart, save, table
@@ -34,6 +34,7 @@ SUITES = {
     "original": Suite(versus_original.measure, "one episode at a time, beside the original", 8),
     "throughput": Suite(throughput.measure, "eight episodes at once, beside the original and bare containers", 45),
     "native": Suite(versus_native.measure, "serve alone, beside NeMo Gym's native server", 5),
+    "observed": Suite(observed.measure, "what metrics and the episode log cost serve", 4),
     "serve": Suite(starts.measure_serve, "serve's start", 1),
     "idle": Suite(crowds.measure_idle, "memory of 1,000 idle sessions", 1),
     "crowd": Suite(crowds.measure_crowd, "700 rollouts at once against 96 places", 3),

@@ -38,14 +38,19 @@ class StubChain:
 
 
 @contextmanager
-def stub_chain(work: Path, *, places: int, start_s: float = 0.0, serve: Sequence[str] = ()) -> Iterator[StubChain]:
-    """`start_s`: seconds from a reset to a ready episode."""
+def stub_chain(
+    work: Path, *, places: int, start_s: float = 0.0, serve: Sequence[str] = (), script: Path | None = None
+) -> Iterator[StubChain]:
+    """`start_s`: seconds from a reset to a ready episode; `script`: what to run in place of `serve`."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, str(TESTS / "stubs" / "stub_openenv.py"), "--port", str(port)]
     command += ["--places", str(places), "--episode", str(start_s)]
     with listening(command, url, work / "stub.log") as stub:
         folder = write_folder(work / "stub_v1", url)
-        with started(serve_command(folder, *serve), work / "serve.log") as server:
+        command = serve_command(folder, *serve)
+        if script is not None:
+            command = [sys.executable, str(script), *command[command.index("serve") + 1 :]]
+        with started(command, work / "serve.log") as server:
             yield StubChain(stub, server)
 
 

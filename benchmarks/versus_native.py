@@ -49,7 +49,7 @@ async def _measure(context: Context, servers: dict[str, Process]) -> dict[str, l
     for number in range(context.pairs + 1):
         for side in ("ours", "theirs") if number % 2 else ("theirs", "ours"):
             before = servers[side].cpu()
-            wall, latencies = await _block(servers[side].url, some)
+            wall, latencies = await play_block(servers[side].url, some)
             samples[f"{side} cpu"].append((servers[side].cpu() - before) / BLOCK)
             samples[f"{side} per_s"].append(BLOCK / wall)
             samples[f"{side} p50_ms"].append(1000 * median(latencies))
@@ -60,7 +60,7 @@ async def _measure(context: Context, servers: dict[str, Process]) -> dict[str, l
     return samples
 
 
-async def _block(url: str, some: list[Row]) -> tuple[float, list[float]]:
+async def play_block(url: str, some: list[Row]) -> tuple[float, list[float]]:
     """Wall seconds, and those of each tool call."""
     client = RolloutClient(url, pooled=True)
     left = iter(some)

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from agent_env.errors import FailureKind
-from agent_env.observe.record import Error, Fate, Of, Phase, Record
+from agent_env.observe.record import Error, Fate, Of, Record
 from agent_env.observe.times import Times
 from agent_env.observe.watcher import MOST_NAMES, Watcher
 
@@ -22,14 +22,12 @@ def record(fate: Fate, **fields: Any) -> Record:
 def test_a_late_verify_counts_once_more_and_takes_nothing_back() -> None:
     watcher = a_watcher()
     expired = {"kind": FailureKind.SESSION_EXPIRED, "reason": "no request for 600 s"}
-    phases = [Phase("wait", 0, 1.0), Phase("start", 1, 2.0)]
-    watcher.counted(record(Fate.RECLAIMED, phases=phases, **expired))
-    assert watcher.counted_as == {Fate.RECLAIMED: 1}
+    watcher.counted(record(Fate.RECLAIMED, wait_s=1.0, start_s=2.0, **expired))
+    assert +watcher.counted_as == {Fate.RECLAIMED: 1}
     assert not watcher.troubles.last
-    phases = [*phases, Phase("verify", 9, 3.0)]
-    watcher.counted(record(Fate.MASKED, before=Fate.RECLAIMED, phases=phases, **expired))
-    assert watcher.counted_as == {Fate.RECLAIMED: 1, Fate.MASKED: 1}
-    assert watcher.recounted == {Fate.RECLAIMED: 1}
+    watcher.counted(record(Fate.MASKED, before=Fate.RECLAIMED, wait_s=1.0, start_s=2.0, verify_s=3.0, **expired))
+    assert +watcher.counted_as == {Fate.RECLAIMED: 1, Fate.MASKED: 1}
+    assert +watcher.recounted == {Fate.RECLAIMED: 1}
     assert {name: histogram.count for name, histogram in watcher.times.phases.items()} == {
         "wait": 1,
         "start": 1,

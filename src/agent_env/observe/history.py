@@ -24,28 +24,30 @@ _CALL = 200
 
 
 class History:
-    """`clock` is the event loop's; every time is kept as seconds since the session began."""
+    """`clock` is monotonic; every time is kept as seconds since the session began."""
+
+    # Defaults of the class, since one of these is made for every session, and most of it is set later if ever.
+    calls_made = 0
+    prompt: str | None = None
+    system_prompt: str | None = None
+    final: str | None = None
+    reward: float | None = None
+    _room = KEPT_SESSION
+    _placed: float | None = None
+    _waited = 0.0
+    _ready: float | None = None
+    _failed: float | None = None
+    _first_call: float | None = None
+    _last_call = 0.0
+    _verifying: float | None = None
+    _decided: float | None = None
 
     def __init__(self, observers: Observers, clock: Callable[[], float]) -> None:
         self.at = time.time()
         self.calls: list[Call] = []
-        self.calls_made = 0
-        self.prompt: str | None = None
-        self.system_prompt: str | None = None
-        self.final: str | None = None
-        self.reward: float | None = None
-        self._room = KEPT_SESSION
         self._observers = observers
         self._clock = clock
         self._began = clock()
-        self._placed: float | None = None
-        self._waited = 0.0
-        self._ready: float | None = None
-        self._failed: float | None = None
-        self._first_call: float | None = None
-        self._last_call = 0.0
-        self._verifying: float | None = None
-        self._decided: float | None = None
 
     def now(self) -> float:
         return self._clock() - self._began
@@ -67,8 +69,8 @@ class History:
         self, turn: int, tool: str, arguments: str | Mapping[str, Any], output: str, since: float, error: str | None
     ) -> None:
         """A call was answered that began at `since`. `arguments` are JSON text, or were read from it."""
-        self._note(turn, tool, arguments, output, since, error)
-        self._observers.called(tool, self.now() - since, error)
+        seconds = self._note(turn, tool, arguments, output, since, error)
+        self._observers.called(tool, seconds, error)
 
     def ended_turn(self, turn: int, response: str, following: str, since: float) -> None:
         """A reply ended a turn; `following` is the next prompt. No tool of the env's was called."""
@@ -76,16 +78,18 @@ class History:
 
     def _note(
         self, turn: int, tool: str, arguments: str | Mapping[str, Any], output: str, since: float, error: str | None
-    ) -> None:
-        now = self.now()
+    ) -> float:
+        now = self._clock() - self._began
         self.calls_made += 1
-        self._first_call = since if self._first_call is None else self._first_call
+        if self._first_call is None:
+            self._first_call = since
         self._last_call = now
         if self._observers.full and self._room > 0:
             text = arguments if isinstance(arguments, str) else _json(arguments)
             text, output = cut(text, KEPT_ARGUMENTS), cut(output, KEPT_OUTPUT)
             self._room -= _CALL + len(text) + len(output)
             self.calls.append(Call(turn, tool, text, output, since, now - since, error))
+        return now - since
 
     def verifying(self, final: str) -> None:
         self._verifying = self.now()
@@ -98,6 +102,18 @@ class History:
     def graded(self, since: float) -> None:
         """The grading that began at `since` is over."""
         self._verifying, self._decided = since, self.now()
+
+    def took(self) -> tuple[float, float | None, float | None]:
+        """The seconds of wait, start and verify, as `phases` has them."""
+        now = self._clock() - self._began
+        end = now if self._failed is None else self._failed
+        if self._placed is None:
+            return end, None, None
+        ready = end if self._ready is None else self._ready
+        start = ready - self._placed if ready > self._placed else 0.0
+        if self._verifying is None:
+            return self._waited, start, None
+        return self._waited, start, (now if self._decided is None else self._decided) - self._verifying
 
     def phases(self) -> list[Phase]:
         """Those that began. One that is still under way, or was cut short, ends with the session's failure or now."""

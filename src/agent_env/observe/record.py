@@ -12,10 +12,10 @@ Calls with their arguments and outputs are collected only when an observer asks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from agent_env.errors import FailureKind
 
@@ -109,7 +109,12 @@ class Record:
     split: str | None = None
     index: int | None = None
     task_id: str | None = None
+    wait_s: float | None = None
+    start_s: float | None = None
+    verify_s: float | None = None
+    """How long these phases took, as far as they began."""
     phases: Sequence[Phase] = ()
+    """Like the calls, the prompts and where the task stands, empty unless an observer is `full`."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """As the OpenEnv server told them at the end: wait_s, deploy_s, load_s, turn_s, verify_s."""
     calls: Sequence[Call] = ()
@@ -151,14 +156,21 @@ class Observers:
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
         self.full = any(observer.full for observer in observers)
-
-    def called(self, tool: str, seconds: float, error: str | None) -> None:
-        for observer in self._observers:
-            observer.called(tool, seconds, error)
-
-    def counted(self, record: Record) -> None:
-        for observer in self._observers:
-            observer.counted(record)
+        self.called: Callable[[str, float, str | None], None] = _all(observer.called for observer in observers)
+        self.counted: Callable[[Record], None] = _all(observer.counted for observer in observers)
 
     def __bool__(self) -> bool:
         return bool(self._observers)
+
+
+def _all(told: Iterable[Callable[..., None]]) -> Callable[..., None]:
+    """One call for all of them: this is done for every call of every rollout."""
+    told = tuple(told)
+    if len(told) == 1:
+        return told[0]
+
+    def tell(*what: Any) -> None:
+        for tell_one in told:
+            tell_one(*what)
+
+    return tell

@@ -1,9 +1,10 @@
-"""How long things took, as histograms that cost well under a microsecond to add to."""
+"""How long things took, as histograms that cost next to nothing to add to."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
 
 BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -16,20 +17,54 @@ OTHER = "other"
 
 
 class Histogram:
-    """Seconds, by bucket."""
+    """Seconds, by bucket. `observe` only takes a value down: they are sorted into their buckets when somebody looks, or
+    by `fold`, which costs a small part of what each alone would."""
 
-    __slots__ = ("counts", "largest", "total")
+    __slots__ = ("_counts", "_largest", "_new", "_total", "observe")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.total = 0.0
-        self.largest = 0.0
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._total = 0.0
+        self._largest = 0.0
+        self._new: list[float] = []
+        self.observe: Callable[[float], None] = self._new.append
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
-        if seconds > self.largest:
-            self.largest = seconds
+    def fold(self) -> None:
+        if not (new := self._new):
+            return
+        new.sort()
+        below = 0
+        for place, bound in enumerate(BOUNDS):
+            upto = bisect_right(new, bound)
+            self._counts[place] += upto - below
+            below = upto
+        self._counts[-1] += len(new) - below
+        self._total += sum(new)
+        self._largest = max(self._largest, new[-1])
+        new.clear()
+
+    def add(self, other: Histogram) -> None:
+        """Counts the other's values here too."""
+        self._counts = [mine + more for mine, more in zip(self.counts, other.counts, strict=True)]
+        self._total += other.total
+        self._largest = max(self._largest, other.largest)
+
+    @property
+    def counts(self) -> list[int]:
+        """By bucket."""
+        self.fold()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        self.fold()
+        return self._total
+
+    @property
+    def largest(self) -> float:
+        self.fold()
+        return self._largest
 
     @property
     def count(self) -> int:
@@ -38,7 +73,7 @@ class Histogram:
     def cumulative(self) -> Iterator[tuple[float, int]]:
         """Each bound, with how many values it does not fall short of; infinity last."""
         so_far = 0
-        for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
+        for bound, count in zip((*BOUNDS, inf), self.counts, strict=True):
             so_far += count
             yield bound, so_far
 
@@ -64,22 +99,33 @@ class Times:
         """`phases` of a record that count here; `told`: phases by the names of the timings that tell them."""
         told = told or {}
         self.phases = {name: Histogram() for name in (*phases, *told.values())}
-        self.of_phase = {name: self.phases[name] for name in phases}
         self.of_timing = {timing: self.phases[name] for timing, name in told.items()}
         self.calls: dict[str, Histogram] = {}
 
+    def taker(self, phase: str) -> Callable[[float], None]:
+        """What takes a value of the phase down; of one that is not known here, nothing does."""
+        histogram = self.phases.get(phase)
+        return _ignored if histogram is None else histogram.observe
+
     def call(self, tool: str, seconds: float) -> None:
-        histogram = self.calls.get(tool)
-        if histogram is None:
+        if tool in self.calls:
+            self.calls[tool].observe(seconds)
+        else:
             name = tool if len(self.calls) < MOST_TOOLS else OTHER
-            histogram = self.calls.setdefault(name, Histogram())
-        histogram.observe(seconds)
+            self.calls.setdefault(name, Histogram()).observe(seconds)
 
     def all_calls(self) -> Histogram:
         """Of every tool."""
         whole = Histogram()
         for histogram in self.calls.values():
-            whole.counts = [mine + more for mine, more in zip(whole.counts, histogram.counts, strict=True)]
-            whole.total += histogram.total
-            whole.largest = max(whole.largest, histogram.largest)
+            whole.add(histogram)
         return whole
+
+    def fold(self) -> None:
+        """Keeps small what was taken down."""
+        for histogram in (*self.phases.values(), *self.calls.values()):
+            histogram.fold()
+
+
+def _ignored(seconds: float) -> None:
+    """Of a phase that nobody asked for."""

@@ -19,6 +19,8 @@ from agent_env.observe.troubles import Failure, Troubles
 
 MOST_NAMES = 10_000
 """tasks, and tools, that are counted by name"""
+_FOLD = 1000
+"""sessions and calls after which the times that were taken down are sorted into their buckets"""
 _MASKED = (Fate.MASKED, Fate.FAILED)
 _MEASURED = (Fate.VERIFIED, Fate.SCORED)
 _NOBODYS = (
@@ -42,7 +44,10 @@ class Watcher:
         self._redactor = Redactor(secrets)
         self.times = times
         self.troubles = Troubles(log, time.time)
-        self.counted_as: Counter[Fate] = Counter()
+        self._wait, self._start, self._verify = map(times.taker, ("wait", "start", "verify"))
+        self._of_timing = {name: histogram.observe for name, histogram in times.of_timing.items()}
+        self._unfolded = 0
+        self.counted_as: Counter[Fate] = Counter(dict.fromkeys(Fate, 0))
         self.recounted: Counter[Fate] = Counter()
         """by what they had been counted as"""
         self.kinds: Counter[FailureKind] = Counter()
@@ -58,40 +63,47 @@ class Watcher:
             if error in _NO_CALLS:
                 return
         self.times.call(tool, seconds)
+        self._unfolded += 1
 
     def counted(self, record: Record) -> None:
-        fate, kind, again = record.fate, record.kind, record.before is not None
+        fate, before = record.fate, record.before
         self.counted_as[fate] += 1
-        if record.before is not None:
-            self.recounted[record.before] += 1
-        self._took(record, again)
+        if before is None:
+            if record.wait_s is not None:
+                self._wait(record.wait_s)
+            if record.start_s is not None:
+                self._start(record.start_s)
+        if record.verify_s is not None:
+            self._verify(record.verify_s)
+        of_timing = self._of_timing
+        for name, seconds in record.timings.items():
+            if name in of_timing:
+                of_timing[name](seconds)
+        self._unfolded += 1
+        if self._unfolded >= _FOLD:
+            self._unfolded = 0
+            self.times.fold()
+        if before is not None:
+            self.recounted[before] += 1
         if fate in _MEASURED:
             self.troubles.succeeded(record.task)
-        elif kind is not None:
-            if fate in _MASKED:
-                self._masked(record, kind)
-            if kind in _OF_THE_VERDICT if again else kind not in _NOBODYS:
-                self.troubles.failed(
-                    Failure(
-                        at=time.time(),
-                        task=record.task,
-                        kind=kind,
-                        reason=self._redactor.line((record.reason or "").encode("utf-8", "replace")).decode(),
-                        tool=record.failed_tool,
-                        who=record.session or record.episode,
-                    )
-                )
+        elif record.kind is not None:
+            self._failed(record, record.kind, again=before is not None)
 
-    def _took(self, record: Record, again: bool) -> None:
-        for phase in record.phases:
-            if phase.name == "verify" or not again:
-                histogram = self.times.of_phase.get(phase.name)
-                if histogram is not None:
-                    histogram.observe(phase.seconds)
-        for name, seconds in record.timings.items():
-            histogram = self.times.of_timing.get(name)
-            if histogram is not None:
-                histogram.observe(seconds)
+    def _failed(self, record: Record, kind: FailureKind, *, again: bool) -> None:
+        if record.fate in _MASKED:
+            self._masked(record, kind)
+        if kind in _OF_THE_VERDICT if again else kind not in _NOBODYS:
+            self.troubles.failed(
+                Failure(
+                    at=time.time(),
+                    task=record.task,
+                    kind=kind,
+                    reason=self._redactor.line((record.reason or "").encode("utf-8", "replace")).decode(),
+                    tool=record.failed_tool,
+                    who=record.session or record.episode,
+                )
+            )
 
     def _masked(self, record: Record, kind: FailureKind) -> None:
         self.kinds[kind] += 1

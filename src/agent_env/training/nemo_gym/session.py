@@ -13,6 +13,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import time
 from enum import StrEnum
 from typing import Any
 
@@ -103,7 +104,7 @@ class Session:
         self.failed_tool: str | None = None
         self._row_fault: str | None = None
         loop = asyncio.get_running_loop()
-        self._history = History(ground.observers, loop.time)
+        self._history = History(ground.observers, time.monotonic)
         self._bundle: str | None = None
         self._url: str | None = None
         self._played: str | None = None
@@ -338,32 +339,13 @@ class Session:
 
     def record(self, fate: Fate, before: Fate | None) -> Record:
         history, verdict, failure = self._history, self.verdict, self.failure
-        record = Record(
-            of=Of.SESSION,
-            serial=self.serial,
-            fate=fate,
-            before=before,
-            at=history.at,
-            seconds=history.now(),
-            session=self.id,
-            episode=self._played,
-            server=self._url,
-            bundle=self._bundle,
-            typed_id=self.typed_id,
-            rollout=self.episode,
-            task=self.task,
-            split=self.row.split,
-            index=self.row.index,
-            task_id=self.row.task_id,
-            phases=history.phases(),
-            calls=tuple(history.calls),
-            calls_made=history.calls_made,
-            prompt=history.prompt,
-            system_prompt=history.system_prompt,
-            final=history.final,
-            turns_played=self._turn - 1,
-            failed_tool=self.failed_tool,
-        )
+        # Few arguments, then attributes: a call with as many keywords costs more than all that is done here.
+        record = Record(Of.SESSION, self.serial, fate, history.at, history.now(), before)
+        record.session, record.task, record.failed_tool = self.id, self.task, self.failed_tool
+        record.wait_s, record.start_s, record.verify_s = history.took()
+        record.episode, record.turns_played = self._played, self._turn - 1
+        if self._ground.observers.full:
+            self._fill(record)
         if verdict is not None:
             record.episode = self._played if verdict.episode_id == self.id else verdict.episode_id
             record.turns_played, record.tools_changed = verdict.turns_played, verdict.tools_changed
@@ -375,6 +357,15 @@ class Session:
         elif failure is not None:
             record.kind, record.reason = failure.kind, failure.reason
         return record
+
+    def _fill(self, record: Record) -> None:
+        """What only those need who keep it all."""
+        history, row = self._history, self.row
+        record.server, record.bundle = self._url, self._bundle
+        record.typed_id, record.rollout = self.typed_id, self.episode
+        record.split, record.index, record.task_id = row.split, row.index, row.task_id
+        record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
+        record.prompt, record.system_prompt, record.final = history.prompt, history.system_prompt, history.final
 
     def _release(self) -> None:
         """Gives the place back. The episode's teardown is the OpenEnv server's, and nobody waits for it here."""
