@@ -20,7 +20,7 @@ def dump(value: Json) -> bytes:
     Raises:
         ValueError: it is nested deeper than parsers take, or no JSON value at all.
     """
-    if _deeper_than(value, MAX_DEPTH):
+    if deeper_than(value, MAX_DEPTH):
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     try:
         return orjson.dumps(value)
@@ -53,7 +53,8 @@ def parse(data: bytes, *, keep_non_finite: bool = False) -> Json:
         raise ValueError("nested too deep") from error
 
 
-def _deeper_than(value: Json, depth: int) -> bool:
+def deeper_than(value: Json, depth: int) -> bool:
+    """Whether lists and objects are nested more than `depth` levels deep in it."""
     level = [value]
     while level and depth >= 0:
         inner: list[Json] = []

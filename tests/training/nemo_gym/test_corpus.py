@@ -104,11 +104,12 @@ def test_a_schema_is_shown_in_a_form_that_strict_back_ends_take(schema: Any, sho
         (b'"x"', "must be a JSON object, got a text"),
         (b'{"a": NaN}', "not valid JSON"),
         (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "depth limit exceeded"),
+        (b'{"a":' + b"[" * 1000 + b"]" * 1000 + b"}", "nested more than 100 deep"),
         (b'{"a":"\\ud800"}', "no low surrogate"),
         (b"{", "unexpected end of data"),
         (b"\xff\xfe", "not valid UTF-8"),
     ],
-    ids=["list", "number", "null", "text", "nan", "deep", "surrogate", "cut", "bytes"],
+    ids=["list", "number", "null", "text", "nan", "deep", "deep-but-valid", "surrogate", "cut", "bytes"],
 )
 def test_arguments_that_are_no_object_are_told_to_the_model(body: bytes, words: str) -> None:
     with pytest.raises(WireError, match=words) as caught:
@@ -121,10 +122,12 @@ def test_arguments_that_are_no_object_are_told_to_the_model(body: bytes, words: 
     [
         (b"", "{}"),
         (b'{"a":1,"a":2}', '{"a":1,"a":2}'),
+        (b'{"a":' + b"[" * 90 + b"]" * 90 + b"}", '{"a":' + "[" * 90 + "]" * 90 + "}"),
+        (b'{"a":[' + b"[]," * 200 + b"[]]}", '{"a":[' + "[]," * 200 + "[]]}"),
         (b'{"a":"\\u0000"}', '{"a":"\\u0000"}'),
         ('{"a":"\u202e\u200f"}'.encode(), '{"a":"\u202e\u200f"}'),
     ],
-    ids=["none", "duplicate-keys", "nul", "rtl"],
+    ids=["none", "duplicate-keys", "deep", "wide", "nul", "rtl"],
 )
 def test_odd_but_valid_arguments_reach_the_env_as_they_came(body: bytes, sent: str) -> None:
     assert parse_arguments(body) == sent

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from agent_env.env.jsontext import MAX_DEPTH, deeper_than
 from agent_env.errors import AgentEnvError
 from agent_env.training.nemo_gym.schemas import normalise
 from agent_env.training.nemo_gym.spans import NotJson, spans
@@ -98,7 +99,10 @@ def parse_arguments(body: bytes) -> str:
     """A tool call's arguments as the JSON text that the client sent. No body at all is `{}`."""
     if not body.strip():
         return "{}"
-    _object(body, "the arguments")
+    arguments = _object(body, "the arguments")
+    # Few of them can't be deep. What goes deeper is refused by the OpenEnv library or by envs, with the whole session.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and deeper_than(arguments, MAX_DEPTH):
+        raise WireError(f"the arguments: nested more than {MAX_DEPTH} deep")
     return body.decode()
 
 
