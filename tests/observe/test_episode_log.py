@@ -18,6 +18,7 @@ from agent_env.errors import ConfigError
 from agent_env.observe.log import EpisodeLog
 from agent_env.observe.reading import read
 from agent_env.observe.record import Call, Fate, Of, Record
+from agent_env.observe.watcher import Watcher
 
 pytestmark = pytest.mark.anyio
 
@@ -113,6 +114,36 @@ async def test_a_late_verify_is_counted_once(tmp_path: Path) -> None:
     assert [line["fate"] for line in lines(path)[1:-1]] == ["reclaimed", "masked"]
     (entry,) = read([path]).entries
     assert (entry.fate, entry.calls_made) == (Fate.MASKED, 1)
+
+
+async def test_what_a_verified_session_said_and_called_is_kept_in_the_log_and_not_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    async with bench(episode_log=path) as b:
+        rollout = await b.seeded()
+        await rollout.call("look")
+        await rollout.verify("Done.")
+        await rollout.call("look")
+        (session,) = b.app.sessions._fates
+        assert (session._history.calls, session._history.final) == ([], None)
+    assert (lines(path)[1]["calls"][0]["name"], lines(path)[1]["final"]) == ("look", "Done.")
+
+
+async def test_an_observer_that_fails_is_told_once_and_costs_no_rollout(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*what: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr(Watcher, "counted", fails)
+    monkeypatch.setattr(Watcher, "called", fails)
+    path = tmp_path / "e.jsonl"
+    async with bench(episode_log=path) as b:
+        for _ in range(3):
+            rollout = await b.seeded()
+            assert (await rollout.call("look")).status_code == 200
+            assert (await rollout.verify()).json()["reward"] == 0.75
+    assert len([told for told in caplog.records if "a fault" in (told.exc_text or str(told.exc_info))]) == 2
+    assert len(lines(path)) == 2 + 3
 
 
 async def test_a_seed_whose_client_left_is_kept_too(tmp_path: Path) -> None:

@@ -91,6 +91,11 @@ class History:
             self.calls.append(Call(turn, tool, text, output, since, now - since, error))
         return now - since
 
+    def forget(self) -> None:
+        """What was said and called is needed no more; nothing of it is kept from here on."""
+        self.calls, self._room = [], 0
+        self.prompt = self.system_prompt = self.final = None
+
     def verifying(self, final: str) -> None:
         self._verifying = self.now()
         if self._observers.full:
@@ -133,5 +138,9 @@ class History:
 def _json(arguments: Mapping[str, Any]) -> str:
     try:
         return orjson.dumps(arguments).decode()
-    except TypeError:  # a number that is too large for orjson, or half of a surrogate pair
+    except TypeError:  # a number that is too large for orjson, half of a surrogate pair, or deep nesting
+        pass
+    try:
         return json.dumps(arguments)
+    except RecursionError:
+        return "(nested too deeply to be kept)"

@@ -12,12 +12,15 @@ Calls with their arguments and outputs are collected only when an observer asks 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from agent_env.errors import FailureKind
+
+log = logging.getLogger("agent_env.observe")
 
 
 class Fate(StrEnum):
@@ -137,7 +140,7 @@ class Record:
 
 
 class Observer(Protocol):
-    """Called on the server's event loop: it must return at once and never raise."""
+    """Called on the server's event loop: it must return at once. What it raises is logged and goes no further."""
 
     @property
     def full(self) -> bool:
@@ -165,12 +168,28 @@ class Observers:
 
 def _all(told: Iterable[Callable[..., None]]) -> Callable[..., None]:
     """One call for all of them: this is done for every call of every rollout."""
-    told = tuple(told)
+    told = tuple(map(_guarded, told))
     if len(told) == 1:
         return told[0]
 
     def tell(*what: Any) -> None:
         for tell_one in told:
             tell_one(*what)
+
+    return tell
+
+
+def _guarded(tell_one: Callable[..., None]) -> Callable[..., None]:
+    """A fault of an observer is logged once, and costs no rollout."""
+    faulty = False
+
+    def tell(*what: Any) -> None:
+        nonlocal faulty
+        try:
+            tell_one(*what)
+        except Exception:
+            if not faulty:
+                log.exception("what happens can't be noted, so metrics or log lack it; rollouts go on")
+            faulty = True
 
     return tell

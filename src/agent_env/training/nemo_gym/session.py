@@ -358,6 +358,10 @@ class Session:
             record.kind, record.reason = failure.kind, failure.reason
         return record
 
+    def forget(self) -> None:
+        """The session was counted for good: as a tombstone it needs its verdict alone, and there are thousands."""
+        self._history.forget()
+
     def _fill(self, record: Record) -> None:
         """What only those need who keep it all."""
         history, row = self._history, self.row

@@ -163,6 +163,7 @@ class Sessions:
         fate = Fate.MASKED if verdict.masked else Fate.VERIFIED
         if self._fates.get(session) not in (None, fate):
             self._recount(session, fate)
+            session.forget()
             self._bury(session)
             worth = f"masked, {verdict.kind.value}" if verdict.kind else f"reward {verdict.reward:g}"
             log.info("session %s of %s verified: %s (episode %s)", session.id, session.task, worth, verdict.episode_id)
