@@ -5,6 +5,7 @@ import json
 import orjson
 import pytest
 
+from agent_env.cuts import cut
 from agent_env.observe.line import line_of
 from agent_env.observe.record import Call, Fate, Of, Record
 from agent_env.observe.redact import Redactor, environment_secrets, secret_key, without_secrets
@@ -96,3 +97,14 @@ def test_arguments_that_are_nested_deeply_cost_no_line(depth: int) -> None:
     call = Call(1, "look", '{"key":' + "[" * depth + "]" * depth + "}", "out", 0.0, 0.1)
     line = json.loads(line_of(Record(Of.SESSION, 1, Fate.VERIFIED, 0.0, calls=[call]), "run", Redactor()))
     assert line["calls"][0]["name"] == "look"
+
+
+@pytest.mark.parametrize("kept", range(1, 14))
+def test_a_secret_that_a_cut_went_through_shows_none_of_its_beginning(kept: int) -> None:
+    secret = "abababcdcdcdxy"
+    output = cut("x" * (400 - kept) + secret + "y" * 100, 400)
+    call = Call(1, "look", "{}", output, 0.0, 0.1)
+    record = Record(Of.SESSION, 1, Fate.MASKED, 0.0, calls=[call, call], reason=output.replace("\n", " "), final=output)
+    line = line_of(record, "run", Redactor([secret])).decode()
+    assert secret[:4] not in line
+    assert json.loads(line)["calls"][0]["output"].endswith(" bytes are shown]")

@@ -23,6 +23,8 @@ _SECRET_KEY = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SUSPECT = ("\\u", "\n", "\r", "pass", "pwd", "secret", "credential", "auth", "key", "token", "cookie")
 """What text of arguments must hold to need a closer look; without it the text is kept as it came."""
+_CUT = b"[output cut: "
+"""how `cuts.cut` marks a cut text"""
 _HEADER = re.compile(rb"(?i)(authorization\\*[\"']?\s*[:=]\s*\\*[\"']?(?:[a-z]+\s+)?|\bbearer\s+)[a-z0-9._~+/=-]{6,}")
 
 
@@ -59,9 +61,24 @@ class Redactor:
         for secret in self._secrets:
             if secret in line:
                 line = line.replace(secret, REDACTED.encode())
+        if _CUT in line:
+            *cut, rest = line.split(_CUT)
+            line = _CUT.join([*map(self._beheaded, cut), rest])
         if b"uthorization" in line or b"UTHORIZATION" in line or b"earer " in line:
             line = _HEADER.sub(rb"\1" + REDACTED.encode(), line)
         return line
+
+    def _beheaded(self, text: bytes) -> bytes:
+        """Text that was cut, without the beginning of a secret at its end."""
+        end = next((end for end in (b"\\n", b" ") if text.endswith(end)), b"")
+        kept = text.removesuffix(end)
+        for secret in self._secrets:
+            start = kept.find(secret[:LEAST], max(len(kept) - len(secret), 0))
+            while start >= 0:
+                if secret.startswith(kept[start:]):
+                    return kept[:start] + REDACTED.encode() + end
+                start = kept.find(secret[:LEAST], start + 1)
+        return text
 
 
 def without_secrets(value: Json) -> Json:
