@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from agent_env.errors import ConfigError
 from agent_env.sandbox.venvs import ensure_venv
+from agent_env.tokens import read_token
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -77,3 +79,15 @@ def test_compose_and_kubernetes_accept_the_files(tmp_path: Path) -> None:
         done = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.split()) == ["ConfigMap", "DaemonSet", "Deployment", "Secret", "Service"]
+
+
+def test_nobody_serves_with_a_token_that_stands_in_the_repository(tmp_path: Path) -> None:
+    secret = yaml.safe_load((DEPLOY / "kubernetes" / "token.yaml").read_text())
+    (tmp_path / "token").write_text(secret["stringData"]["token"])
+    with pytest.raises(ConfigError, match="a token is one line"):
+        read_token(str(tmp_path / "token"))
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="no git repository")
+def test_git_does_not_take_up_the_token_that_compose_reads() -> None:
+    subprocess.run(["git", "check-ignore", "-q", "deploy/run/token.txt"], cwd=REPOSITORY, check=True)
