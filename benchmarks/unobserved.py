@@ -30,7 +30,7 @@ class Unnoted:
     def nothing(self, *noted: Any, **more: Any) -> None:
         """Notes nothing."""
 
-    placed = ready = failed = called = ended_turn = verifying = decided = graded = nothing
+    placed = ready = failed = called = ended_turn = verifying = decided = graded = forget = nothing
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ VALUES: list[Any] = [
 ]
 KEYS = ["type", "data", "split", "index", "ready", "seed", "episode_id", "tool_name", "arguments", "session_id", "id"]
 PATHS = [
-    *("/health", "/capacity", "/metadata", "/schema", "/state", "/list_environments", "/reset", "/step", "/mcp", "/ws"),
+    *("/health", "/capacity", "/status", "/metrics"),
+    *("/metadata", "/schema", "/state", "/list_environments", "/reset", "/step", "/mcp", "/ws"),
     *("/stub-v1/splits", "/stub-v1/tasks", "/stub-v1/num_tasks", "/stub-v1/task", "/stub-v1/task_range", "/none/tasks"),
     *("/", "//", "/%00", "/stub-v1/", "/docs", "/openapi.json"),
 ]

@@ -238,7 +238,8 @@ def _kind(kind: FailureKind) -> str:
 
 
 def _short(reason: str) -> str:
-    return reason if len(reason) <= 500 else f"{reason[:500]}…"
+    """Beginning and end: what failed, and the last that an env's log says."""
+    return reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
 
 
 def _style() -> str:

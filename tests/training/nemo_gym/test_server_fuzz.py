@@ -22,6 +22,7 @@ PATHS = [
         "/",
         "/health",
         "/status",
+        "/metrics",
         "/capacity",
         "/reverify_mode",
         "/mcp",
