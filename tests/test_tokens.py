@@ -125,13 +125,16 @@ def test_what_is_no_token_is_refused_by_its_file_and_never_shown(tmp_path: Path,
     (tmp_path / "token").write_text(text)
     with pytest.raises(ConfigError) as error:
         read_token(str(tmp_path / "token"))
-    assert str(error.value) == f"{tmp_path}/token: a token is one line of visible ASCII characters"
+    file = f"{tmp_path}/token"
+    empty = f"{file}: no token stands in it; make one with: openssl rand -hex 32 > {file}"
+    assert str(error.value) == (f"{file}: a token is one line of visible ASCII characters" if text.strip() else empty)
     with pytest.raises(ConfigError, match=r"^token: "):
         check_token(text.strip() or " ")
 
 
-def test_a_tokens_last_line_break_is_not_part_of_it(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
+@pytest.mark.parametrize("text", [f"{TOKEN}\n", f"{TOKEN}\r\n", f"\ufeff{TOKEN}\n"])
+def test_a_tokens_last_line_break_and_byte_order_mark_are_no_part_of_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text, newline="")
     assert read_token(str(tmp_path / "token")) == TOKEN
     assert read_token(None) is None
 

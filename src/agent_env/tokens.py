@@ -26,9 +26,11 @@ def read_token(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = Path(path).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: can't read the token: {error}") from None
+    if not text:
+        raise ConfigError(f"{path}: no token stands in it; make one with: openssl rand -hex 32 > {path}")
     return check_token(text, path)
 
 
