@@ -73,6 +73,16 @@ def test_an_outage_that_fails_many_tasks_does_not_flood_the_log(caplog: pytest.L
     assert len(errors(caplog)) == LINES + 1
 
 
+def test_a_clock_that_is_set_back_does_not_silence_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    for number in range(LINES):
+        told.now = 10_000.0
+        told.fail(f"task-{number}", FailureKind.PROVIDER_UNAVAILABLE, times=5)
+    told.now = 1000.0
+    told.fail("later", FailureKind.PROVIDER_UNAVAILABLE, times=5)
+    assert len(errors(caplog)) == LINES + 1
+
+
 def test_fifty_failures_are_kept_also_those_of_no_known_task() -> None:
     told = Told()
     told.fail(None, FailureKind.SESSION_LOST, times=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import NoReturn
 import orjson
 
 from agent_env.errors import AgentEnvError, BundleError, ConfigError
+from agent_env.tables import plain
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,7 +28,20 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line).decode()
+        try:
+            return orjson.dumps(line).decode()
+        except TypeError:  # half of a surrogate pair, in what a client or an env said
+            return json.dumps(line)
+
+
+class TextFormatter(logging.Formatter):
+    """For terminals. Envs have their words in messages: those can't steer it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 def set_up_logging(level: str, form: str = "text") -> None:
@@ -37,9 +52,7 @@ def set_up_logging(level: str, form: str = "text") -> None:
     if form not in ("text", "json"):
         raise ConfigError(f"--log-format {form}: choose text or json")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    )
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=levels[level.lower()], handlers=[handler], force=True)
     for noisy in ("httpx", "httpcore", "docker", "urllib3", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -92,7 +92,7 @@ class Troubles:
     def _tell(self, failure: Failure) -> None:
         now = self._clock()
         lines = self._lines.setdefault(failure.kind, deque(maxlen=LINES))
-        if len(lines) == LINES and now - lines[0] < _MINUTE:
+        if len(lines) == LINES and 0 <= now - lines[0] < _MINUTE:  # a clock that was set back counts as a new minute
             return
         lines.append(now)
         more = "; other tasks that fail for it are on /status" if len(lines) == LINES else ""
