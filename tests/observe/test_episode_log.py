@@ -253,7 +253,9 @@ async def test_a_disk_that_gets_full_is_one_error_and_counts_what_is_lost(
     ]
 
 
-def test_what_the_disk_cannot_take_in_time_is_counted_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_cannot_take_in_time_is_told_once_and_counted_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("agent_env.observe.log.MOST_WAITING", 10)
     log = EpisodeLog(tmp_path / "e")
     for number in range(25):
@@ -261,4 +263,5 @@ def test_what_the_disk_cannot_take_in_time_is_counted_as_lost(tmp_path: Path, mo
     log.close("the summary")
     told = lines(tmp_path / "e")
     assert log.lost >= 5
+    assert len([entry for entry in caplog.records if "its disk is too slow" in entry.getMessage()]) == 1
     assert (told[-1]["lost"], told[-1]["summary"], len(told)) == (log.lost, "the summary", 2 + 25 - log.lost)

@@ -79,6 +79,8 @@ class EpisodeLog:
     def counted(self, record: Record) -> None:
         weight = 1 + len(record.calls)
         if self._closing.is_set() or self._handed - self._written + weight > MOST_WAITING:
+            if not self._overflow and not self._closing.is_set():
+                log.error("the episode log %s lags: its disk is too slow; records are lost from now on", self.path)
             self._overflow += 1
             return
         self._handed += weight
