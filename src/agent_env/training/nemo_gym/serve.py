@@ -127,7 +127,13 @@ def _parser() -> Parser:
     parser.add_argument("folder", metavar="FOLDER", help="what the writer wrote: OUT/resources_servers/NAME")
     parser.flag("--host", default=default.host, help="address to listen on; others than loopback need --token-file")
     parser.flag("--port", type=_port, default=default.port, help="0 takes a free one; the URL is printed")
-    parser.flag("--openenv", action="append", type=_url, metavar="URL", help="OpenEnv server, in place of the folder's")
+    parser.flag(
+        "--openenv",
+        action="append",
+        type=_url,
+        metavar="URL",
+        help="OpenEnv server, in place of the folder's; repeatable: a session goes where the most places are free",
+    )
     parser.flag(
         "--openenv-file",
         metavar="FILE",
