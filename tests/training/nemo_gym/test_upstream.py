@@ -17,6 +17,7 @@ from stubs.stub_openenv import Knobs, StubOpenEnv
 from agent_env.errors import ConfigError
 from agent_env.training.nemo_gym import upstream
 from agent_env.training.nemo_gym.openenv_list import read_servers
+from agent_env.training.nemo_gym.openenv_server import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +130,18 @@ async def test_a_server_that_answers_nothing_does_not_hold_up_the_first_seeds() 
             began = time.monotonic()
             assert await play(b, 2) == [0.75, 0.75]
             assert time.monotonic() - began < 2
+
+
+async def test_a_fault_of_the_look_out_is_told_and_stops_no_seed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(server: Server) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Server, "look", fails)
+    async with quick(StubOpenEnv()) as one, quick(StubOpenEnv()) as two, bench(openenv=(one, two)) as b:
+        assert await play(b, 2) == [0.75, 0.75]
+    assert "looked at no more" in caplog.text
 
 
 @pytest.mark.parametrize(

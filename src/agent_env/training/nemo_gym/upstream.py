@@ -59,6 +59,14 @@ class Upstream:
         """
         if not self._choosing:
             return
+        try:
+            await self._keep_looking()
+        except Exception:
+            log.exception("the OpenEnv servers are looked at no more: sessions go by what was seen last")
+        finally:
+            self._seen.set()
+
+    async def _keep_looking(self) -> None:
         async with asyncio.TaskGroup() as looks:
             first = [looks.create_task(server.look()) for server in self._servers]
             await asyncio.wait(first, timeout=_FIRST_LOOKS)
