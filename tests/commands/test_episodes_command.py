@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from stubs.gym_client import bench, until
+from stubs.stub_bundle import stub_task, write_stub_bundle
 from stubs.stub_openenv import Knobs, StubOpenEnv
 from typer.testing import CliRunner
 
@@ -262,3 +263,14 @@ def test_what_an_env_wrote_does_not_steer_the_terminal(tmp_path: Path) -> None:
         shown = run(path, *words).stdout
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
         assert "\\x1b[" in shown
+
+
+def test_a_line_with_calls_of_another_shape_is_told_and_not_stumbled_over(tmp_path: Path) -> None:
+    bundle = write_stub_bundle(tmp_path / "stub-v1", tasks={"one": stub_task(0.5)})
+    log = write(tmp_path / "e.jsonl", record(1, task="one", scores={"grade": 0.5}))
+    line = {"of": "session", "run": "later", "n": 1, "fate": "verified", "session": "odd", "task": "one"}
+    with log.open("a") as file:
+        file.write(json.dumps({**line, "scores": {"grade": 0.5}, "calls": [{"tool": "look"}], "calls_made": 1}) + "\n")
+    assert "--json prints it" in str(run(log, "--show", "odd").exception)
+    assert json.loads(run(log, "--show", "odd", "--json").stdout)["calls"] == [{"tool": "look"}]
+    assert "not scored again: odd: its line is none that this version writes" in run(log, "--regrade", bundle).stdout

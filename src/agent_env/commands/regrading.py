@@ -105,6 +105,9 @@ def _usable(bundle: Bundle, entries: Sequence[Entry], found: Found) -> list[Logg
         except Unusable as unusable:
             found.leave(entry, str(unusable))
             continue
+        except (KeyError, TypeError, ValueError, AttributeError):
+            found.leave(entry, "its line is none that this version writes")
+            continue
         found.other_bundle += line.get("bundle") not in (None, bundle.digest)
         sessions.append(Logged(entry, plan, turns, line["scores"]))
     return sessions

@@ -24,7 +24,12 @@ def show_session(log: Log, name: str, *, json: bool = False) -> str:
     if len(found) > 1:
         several = ", ".join(f"{entry.run}/{entry.n}" for entry in found[:_MOST_NAMED])
         raise ConfigError(f"--show {name}: {len(found)} sessions are called so; name one of {several}")
-    return found[0].raw().rstrip() if json else transcript(found[0].load())
+    if json:
+        return found[0].raw().rstrip()
+    try:
+        return transcript(found[0].load())
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ConfigError(f"--show {name}: its line is none that this version writes; --json prints it") from None
 
 
 def _called(entry: Entry, name: str) -> bool:
