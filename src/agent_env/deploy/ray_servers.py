@@ -90,9 +90,12 @@ class Fleet:
         self._posts: dict[str, Post] = {}
         self._not_before: dict[str, float] = {}
         self._written: tuple[str, ...] | None = None
+        self._trouble: str | None = None
 
     def look(self) -> None:
-        """Nodes that came get a server, those that went lose theirs; the file follows."""
+        """Nodes that came get a server, those that went lose theirs; the file follows. Raises ConfigError."""
+        if self._written is None:
+            self._write()
         nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"] and self._wanted(node)}
         for gone in self._posts.keys() - nodes.keys():
             say(f"node {gone[:8]} is gone, and its OpenEnv server with it")
@@ -121,7 +124,8 @@ class Fleet:
     def stop(self) -> None:
         stops = [post.stop() for post in self._posts.values()]
         self._posts.clear()
-        self._write()
+        if self._written is not None:
+            self._write()
         if stops:
             self._ray.wait(stops, num_returns=len(stops), timeout=_STOP_WITHIN)
 
@@ -129,16 +133,25 @@ class Fleet:
         return self._settings.resource is None or node["Resources"].get(self._settings.resource, 0) > 0
 
     def _write(self) -> None:
-        """Whoever reads the file finds the old list or the new one, never a part."""
+        """Whoever reads the file finds the old list or the new one, never a part. A disk that is full costs no server:
+        the list is tried again. Raises ConfigError when it can't be written from the start."""
         urls = tuple(sorted(post.url for post in self._posts.values() if post.url is not None))
         if urls == self._written:
             return
         path = self._settings.openenv_file
         new = path.with_name(f".{path.name}.new")
         lines = [f"# the OpenEnv servers on a Ray cluster, kept by {PROGRAM}", *urls]
-        new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        os.replace(new, path)
-        self._written = urls
+        try:
+            new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            os.replace(new, path)
+        except OSError as error:
+            told, self._trouble = self._trouble, f"--openenv-file {path}: can't be written: {error.strerror}"
+            if self._written is None:
+                raise ConfigError(self._trouble) from None
+            if told != self._trouble:
+                say(f"{self._trouble}; it is tried again, and the servers go on")
+            return
+        self._written, self._trouble = urls, None
         say(f"{path}: {len(urls)} servers{''.join(f', {url}' for url in urls)}")
 
 
