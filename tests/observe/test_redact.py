@@ -88,8 +88,16 @@ def test_secrets_of_the_environment_are_those_whose_name_says_so() -> None:
         "HOME": "/home/somebody",
         "DB_PASSWORD": "short",
         "HF_TOKEN": "hf_abcdefgh",
+        "MAIL_PASS": "passpass",
+        "DB_PWD": "pwdpwdpwd",
+        "PWD": "/home/somebody/run",
+        "OLDPWD": "/home/somebody",
+        "TOKEN_FILE": "/run/secrets/token",
+        "PASSWORD_FILE": "/run/secrets/password",
+        "DATABASE_URL": "postgres://me:p4ssw0rd!@db:5432/x",
+        "HTTP_PROXY": "http://proxy:3128",
     }
-    assert environment_secrets(environ) == ["k-12345678", "hf_abcdefgh"]
+    assert environment_secrets(environ) == ["k-12345678", "hf_abcdefgh", "passpass", "pwdpwdpwd", "p4ssw0rd!"]
 
 
 @pytest.mark.parametrize("depth", [200, 600, 1000])

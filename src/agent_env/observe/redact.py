@@ -20,6 +20,8 @@ _WORDS = "password|passwd|passphrase|secret|credentials?|authorization"
 _SECRET_KEY = re.compile(
     rf"(?:{_WORDS}|api_?keys?|(?:access|private|signing|encryption)_?keys?)(?:_|$)|(?:^|_)(?:token|auth|pwd|cookie)$"
 )
+_PLACES = re.compile(r"(?:OLD)?PWD|.*_(?:FILE|PATH|DIR)")
+_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@:\s]*:([^/@\s]+)@")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SUSPECT = ("\\u", "\n", "\r", "pass", "pwd", "secret", "credential", "auth", "key", "token", "cookie")
 """What text of arguments must hold to need a closer look; without it the text is kept as it came."""
@@ -34,8 +36,15 @@ def secret_key(key: str) -> bool:
 
 
 def environment_secrets(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Values of this process's variables whose name says that they are secret: tools may show them."""
-    return [value for name, value in environ.items() if secret_key(name) and len(value) >= _LEAST_OF_ENVIRONMENT]
+    """Values of this process's variables whose name says that they are secret, and passwords in URLs: tools may show
+    them. `PWD` is where the process was started, and what ends in `_FILE` or so is a place as well."""
+    named = [
+        value
+        for name, value in environ.items()
+        if (secret_key(name) or name.endswith("_PASS")) and not _PLACES.fullmatch(name)
+    ]
+    in_urls = [found[1] for value in environ.values() if (found := _IN_URL.match(value))]
+    return [value for value in (*named, *in_urls) if len(value) >= _LEAST_OF_ENVIRONMENT]
 
 
 class Redactor:
