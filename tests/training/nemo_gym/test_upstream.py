@@ -299,6 +299,8 @@ async def test_capacity_tells_what_each_server_tells() -> None:
     async with quick(StubOpenEnv(foreign=True)) as foreign, quick(StubOpenEnv(places=5)) as ours:
         async with bench(openenv=(foreign, ours, "http://127.0.0.1:9")) as b:
             told = (await b.http.get("/capacity")).json()
+            page = (await b.http.get("/status?format=html")).text
+    assert f"<td>{foreign}</td><td>tells nothing of its places" in page
     assert (told["open"], told["waiting"]) == (0, 0)
     assert told["openenv"][0] is None
     assert told["openenv"][1] == {"url": ours, "places": 5, "running": 0, "free": 5, "queued": 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agent_env.observe import page, report
@@ -63,6 +63,7 @@ class Seen:
         }
 
     async def page(self) -> bytes:
+        urls = self._sessions.ground.upstream.urls
         servers = await self._servers()
         states = self._sessions.states()
         tally, lag = self._sessions.tally, self._lag
@@ -76,7 +77,7 @@ class Seen:
                 *(Tile(state, f"{count:,}", _STATES[state]) for state, count in states.items()),
                 Tile("event loop late by", duration(lag.last), f"at most {duration(lag.largest)} of late"),
             ],
-            tables=[_servers(servers)],
+            tables=[_servers(urls, servers)],
             ended=[
                 Tile("seeded", f"{tally.seeded:,}"),
                 Tile("verified", f"{tally.verified:,}", "with a reward"),
@@ -145,11 +146,11 @@ _PLACES = {
 }
 
 
-def _servers(servers: list[Json]) -> Table:
+def _servers(urls: Sequence[str], servers: list[Json]) -> Table:
     rows = []
-    for server in servers:
+    for url, server in zip(urls, servers, strict=False):  # the list may have changed while they were asked
         if server is None:
-            rows.append(("?", "tells nothing of its places", "", "", "", ""))
+            rows.append((url, "tells nothing of its places", "", "", "", ""))
         elif "error" in server:
             rows.append((server["url"], f"away: {server['error']}", "", "", "", ""))
         else:

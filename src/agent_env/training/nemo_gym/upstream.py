@@ -115,6 +115,11 @@ class Upstream:
         return list(await asyncio.gather(*(server.capacity() for server in self._servers)))
 
     @property
+    def urls(self) -> list[str]:
+        """Of the servers that new sessions go to, in the order of `capacity`."""
+        return [server.url for server in self._servers]
+
+    @property
     def _choosing(self) -> bool:
         return self._file is not None or len(self._servers) > 1
 
