@@ -116,3 +116,15 @@ def test_a_secret_that_a_cut_went_through_shows_none_of_its_beginning(kept: int)
     line = line_of(record, "run", Redactor([secret])).decode()
     assert secret[:4] not in line
     assert json.loads(line)["calls"][0]["output"].endswith(" bytes are shown]")
+
+
+def test_a_secret_with_quotes_is_taken_out_of_plain_text_too() -> None:
+    redactor = Redactor(['pa"ss\\word'])
+    assert redactor.text('it said pa"ss\\word, \ud800') == "it said [redacted], ?"
+    assert redactor.line(orjson.dumps('it said pa"ss\\word')) == b'"it said [redacted]"'
+
+
+def test_a_variable_that_is_no_unicode_stops_no_server() -> None:
+    broken = b"\xff\xfeabcdefgh".decode("utf-8", "surrogateescape")
+    redactor = Redactor(environment_secrets({"MY_TOKEN": broken}))
+    assert redactor.text(f"it said {broken}") == "it said [redacted]"

@@ -51,8 +51,9 @@ class Redactor:
     """`secrets` are values that no line may hold, in whatever field."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        values = sorted({secret for secret in secrets if len(secret) >= LEAST}, key=len, reverse=True)
-        self._secrets = [form for value in values for form in _forms(value)]
+        values = {secret.encode("utf-8", "replace").decode() for secret in secrets if len(secret) >= LEAST}
+        self._values = sorted(values, key=len, reverse=True)
+        self._secrets = [form for value in self._values for form in _forms(value)]
 
     def arguments(self, text: str) -> Json:
         """A call's arguments, for orjson. Raises ValueError when they are not JSON."""
@@ -64,6 +65,13 @@ class Redactor:
             return without_secrets(arguments)
         except RecursionError:  # hundreds of lists in each other: nobody needs what is in there
             return REDACTED
+
+    def text(self, text: str) -> str:
+        """A reason or the like, as `line` would have it."""
+        text = text.encode("utf-8", "replace").decode()
+        for value in self._values:
+            text = text.replace(value, REDACTED)
+        return self.line(text.encode()).decode()
 
     def line(self, line: bytes) -> bytes:
         """A finished line without the values, and without what follows `Authorization:` and `Bearer`."""

@@ -99,7 +99,7 @@ class Watcher:
                     at=time.time(),
                     task=record.task,
                     kind=kind,
-                    reason=self._redactor.line((record.reason or "").encode("utf-8", "replace")).decode(),
+                    reason=self._redactor.text(record.reason or ""),
                     tool=record.failed_tool,
                     who=record.session or record.episode,
                 )
