@@ -230,6 +230,11 @@ def test_what_is_no_episode_log_is_said_to_be_none(tmp_path: Path, content: byte
     assert "not an episode log" in str(told.exception)
 
 
+def test_a_log_without_a_session_says_so(log: Path, tmp_path: Path) -> None:
+    assert "no session yet" in run(write(tmp_path / "new.jsonl")).stdout
+    assert "no session of that kind" in run(log, "--fate", "closed").stdout
+
+
 def test_a_compressed_log_and_a_folder_are_told_what_to_do(log: Path, tmp_path: Path) -> None:
     (tmp_path / "e.gz").write_bytes(gzip.compress(log.read_bytes()))
     assert "gunzip -k" in str(run(tmp_path / "e.gz").exception)
