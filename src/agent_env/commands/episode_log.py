@@ -147,4 +147,5 @@ def episodes(
             print(logtable.table(shown))
         if len(shown) < len(chosen):
             print(f"({len(chosen) - len(shown)} earlier ones are not listed: --limit)")
-        print("\n".join(logtable.totals(log, chosen) or ["no session of that kind" if log.entries else "no session yet"]))
+        nothing = "no session of that kind" if log.entries else "no session yet"
+        print("\n".join(logtable.totals(log, chosen) or [nothing]))

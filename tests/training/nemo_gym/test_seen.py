@@ -191,6 +191,8 @@ async def test_both_pages_ask_for_the_token_which_a_browser_sends_as_a_password(
         for path in ("/status", "/metrics"):
             refused = await b.http.get(path)
             assert (refused.status_code, refused.headers["www-authenticate"][:6]) == (401, "Basic ")
+            called = await b.http.post(path, headers={"authorization": login}, json={})  # of a tool of that name
+            assert (called.status_code, called.headers["www-authenticate"]) == (401, "Bearer")
             for header in ("Bearer s3cr3t-token", login):
                 assert (await b.http.get(path, headers={"authorization": header})).status_code == 200
         answer = await b.http.post("/seed_session", json=row(), headers={"authorization": login})

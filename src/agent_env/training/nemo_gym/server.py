@@ -135,7 +135,7 @@ class ResourcesServer:
     async def _dispatch(self, request: Request, session: Session | None, send: Send) -> None:
         method = "GET" if request.method == "HEAD" else request.method
         handler = self._routes.get((method, request.path))
-        shown = request.path in page.PATHS
+        shown = method == "GET" and request.path in page.PATHS  # a POST there is a call of a tool of that name
         if handler != self._health and not allowed(request.headers, self._options.token, page=shown):
             await self._send(request, send, detail(NEEDED, 401, PASSWORD if shown else CHALLENGE))
         elif handler is not None:
