@@ -34,7 +34,7 @@ SUITES = {
     "original": Suite(versus_original.measure, "one episode at a time, beside the original", 8),
     "throughput": Suite(throughput.measure, "eight episodes at once, beside the original and bare containers", 45),
     "native": Suite(versus_native.measure, "serve alone, beside NeMo Gym's native server", 5),
-    "observed": Suite(observed.measure, "what metrics and the episode log cost serve", 8),
+    "observed": Suite(observed.measure, "what metrics and the episode logs cost", 25),
     "serve": Suite(starts.measure_serve, "serve's start", 1),
     "idle": Suite(crowds.measure_idle, "memory of 1,000 idle sessions", 1),
     "crowd": Suite(crowds.measure_crowd, "700 rollouts at once against 96 places", 3),

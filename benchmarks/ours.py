@@ -56,30 +56,46 @@ def docker_flags() -> list[str]:
 
 
 @contextmanager
-def openenv(bundle: Path, work: Path, sandbox: str, places: int, flags: Sequence[str] = ()) -> Iterator[Process]:
+def openenv(
+    bundle: Path, work: Path, sandbox: str, places: int, flags: Sequence[str] = (), script: Path | None = None
+) -> Iterator[Process]:
     command = [
         *(sys.executable, "-m", "agent_env", "serve", str(bundle), "--port", "0", "--sandbox", sandbox),
         *("--max-concurrent-envs", str(places), "--log-level", "warning"),
         *(docker_flags() if sandbox == "docker" else []),
         *flags,
     ]
-    with started(command, work / "openenv.log") as process:
+    with started(instead(command, script), work / "openenv.log") as process:
         yield process
 
 
 @contextmanager
 def chain(
-    bundle: Path, work: Path, sandbox: str, places: int, flags: Sequence[str] = (), serve: Sequence[str] = ()
+    bundle: Path,
+    work: Path,
+    sandbox: str,
+    places: int,
+    flags: Sequence[str] = (),
+    serve: Sequence[str] = (),
+    script: Path | None = None,
 ) -> Iterator[Chain]:
-    """Both servers; everything of theirs is in `work`."""
-    with openenv(bundle, work, sandbox, places, flags) as upstream:
+    """Both servers; everything of theirs is in `work`. `script`: what to run in place of their modules."""
+    with openenv(bundle, work, sandbox, places, flags, script) as upstream:
         shutil.rmtree(work / "gym-root", ignore_errors=True)
         written = run(sys.executable, "-m", GYM, upstream.url, str(work / "gym-root"))
         folder = Path(written.strip().splitlines()[-1].removeprefix("wrote "))
         rows = [row for path in sorted((folder / "data").glob("[!e]*.jsonl")) for row in read_rows(path)]
-        with started(serve_command(folder, *serve), work / "serve.log") as server:
+        with started(instead(serve_command(folder, *serve), script), work / "serve.log") as server:
             yield Chain(upstream, server, rows)
 
 
 def serve_command(folder: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", GYM, "serve", str(folder), "--port", "0", "--log-level", "warning", *flags]
+
+
+def instead(command: list[str], script: Path | None) -> list[str]:
+    """The command with a script in place of the module that it runs (`python -m MODULE`)."""
+    if script is None:
+        return command
+    words = ["agent-env"] if command[2] == "agent_env" else []
+    return [command[0], str(script), *words, *command[3:]]

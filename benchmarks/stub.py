@@ -12,7 +12,7 @@ import orjson
 
 from agent_env.training.nemo_gym.rows import Row
 from benchmarks.context import free_port
-from benchmarks.ours import serve_command
+from benchmarks.ours import instead, serve_command
 from benchmarks.processes import Process, listening, started
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -49,7 +49,7 @@ def stub_chain(
         folder = write_folder(work / "stub_v1", url)
         command = serve_command(folder, *serve)
         if script is not None:
-            command = [sys.executable, str(script), *command[command.index("serve") + 1 :]]
+            command = instead(command, script)
         with started(command, work / "serve.log") as server:
             yield StubChain(stub, server)
 
