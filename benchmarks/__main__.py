@@ -16,7 +16,7 @@ from agent_env.errors import AgentEnvError
 from benchmarks import crowds, killed, matrix, observed, starts, throughput, versus_native, versus_original
 from benchmarks.context import Context
 from benchmarks.processes import Failed
-from benchmarks.results import Metric, chart, save, table
+from benchmarks.results import Metric, chart, markdown, save, table
 
 HERE = Path(__file__).parent
 
@@ -45,6 +45,9 @@ SUITES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
+    if given.markdown:
+        print(markdown(json.loads(given.out.read_text())))
+        return 0
     names = given.names or list(SUITES)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     faults = []
@@ -56,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ["AGENT_ENV_STATE"] = f"{work}/state"
             try:
                 metrics = suite.measure(Context(Path(work), given.out.parent, given.pairs, given.quick))
-            except (Failed, AgentEnvError) as failure:
+            except* (Failed, AgentEnvError) as failures:
                 faults.append(name)
-                print(f"  not measured: {failure}", file=sys.stderr, flush=True)
-                continue
+                print(f"  not measured: {_first(failures)}", file=sys.stderr, flush=True)
+                metrics = []
         save(given.out, metrics)
         print(f"  {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if given.out.exists():
@@ -67,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(held))
         print(f"wrote {given.out} and {chart(given.out.with_suffix('.png'), held)}")
     return 1 if faults else 0
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Players that play at once fail as a group; its first tells what went wrong."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", metavar="NAME", nargs="*", choices=[*SUITES, []], help="all by default")
     parser.add_argument("--pairs", type=int, default=30, help="interleaved repetitions; default 30")
     parser.add_argument("--quick", action="store_true", help="short runs that only show that it works")
+    parser.add_argument(
+        "--markdown", action="store_true", help="measure nothing; print the table of docs/performance.md"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results.json", help="default benchmarks/results.json")
     return parser
 

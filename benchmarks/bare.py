@@ -21,8 +21,8 @@ class Bare:
 
     def start(self) -> str:
         """The name of a container whose card answered."""
-        name, port = f"agent-env-bare-{uuid.uuid4().hex[:8]}", free_port()
-        run("docker", "run", "--detach", "--name", name, "--publish", f"127.0.0.1:{port}:{PORT}", self.image)
+        name = f"agent-env-bare-{uuid.uuid4().hex[:8]}"
+        port = self._run(name)
         until = time.monotonic() + 60
         while not _card(port):
             if time.monotonic() > until:
@@ -30,6 +30,18 @@ class Bare:
                 raise Failed(f"a bare container of {self.image} gave no card in 60 s: does the bridge docker0 work?")
             time.sleep(_PAUSE)
         return name
+
+    def _run(self, name: str, tries: int = 3) -> int:
+        """Its port on this machine. A port that was free may be taken when Docker comes to it: then another one."""
+        port = free_port()
+        try:
+            run("docker", "run", "--detach", "--name", name, "--publish", f"127.0.0.1:{port}:{PORT}", self.image)
+        except Failed as failure:
+            self.remove(name)
+            if tries == 1 or "port is already allocated" not in str(failure):
+                raise
+            return self._run(name, tries - 1)
+        return port
 
     def remove(self, name: str) -> None:
         run("docker", "rm", "--force", name)

@@ -117,6 +117,29 @@ def table(held: Mapping[str, Json]) -> str:
     return "\n".join([align(rows, left=(0, 1)), *notes])
 
 
+def markdown(held: Mapping[str, Json]) -> str:
+    """The table of docs/performance.md."""
+    lines = ["| | ours | beside | ratio, or difference (95 %) | target | |", "|---|---|---|---|---|---|"]
+    for name, entry in held.items():
+        of, sign = entry["target_is"].split(maxsplit=1)
+        unit = "" if of == "ratio" else f" {entry['unit']}"
+        compared = entry["ratio"]
+        if of == "difference" and entry["peer"] is not None:
+            compared = entry["ours"] - entry["peer"]
+        interval = entry.get("interval")
+        between = f" ({_number(interval[0])} to {_number(interval[1])})" if interval else ""
+        cells = [
+            f"`{name}`",
+            f"{_number(entry['ours'])} {entry['unit']}",
+            _number(entry["peer"]),
+            f"{_number(compared)}{between}",
+            f"{of} {sign} {_number(entry['target'])}{unit}",
+            "met" if entry["met"] else "short",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def chart(path: Path, held: Mapping[str, Json]) -> Path:
     """How many times the peer's value is ours, in logarithmic bars, where the target is a ratio; a tick marks it."""
     compared = {
