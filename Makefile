@@ -1,6 +1,7 @@
 # make demo     the whole chain on GridSim: bundle, two servers, four policies, one table
 # make test     every test this machine can run (unit tests first)
 # make soak     the state machine, fuzzing, chaos and a long run at full sizes: about an hour
+# make modes    those that play episodes again: each env that can be as a fork, two spares of each
 # make clients  what those with real clients need: verifiers and NeMo Gym, each in a venv of its own, kept in the cache
 # make test-clients  the tests of one of them (CLIENT=nemo-gym; AGENT_ENV_NEMO_GYM=nemo-gym takes its newest release)
 # make lint     ruff and mypy
@@ -14,7 +15,7 @@ SANDBOX ?= auto
 CLIENT ?= verifiers
 export BASE_IMAGE BUILD_NETWORK
 
-.PHONY: demo test test-sandboxes test-real-clients unit soak clients test-clients lint docs bench
+.PHONY: demo test test-sandboxes test-real-clients unit soak modes clients test-clients lint docs bench
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --sandbox $(SANDBOX)
@@ -37,6 +38,10 @@ soak: $(VENV)/.installed
 	$(BIN)/python -m pytest -s tests/soak tests/docker/test_chaos.py tests/docker/test_fork_chaos.py tests/openenv/test_fuzz.py \
 		tests/training/nemo_gym/test_server_fuzz.py tests/training/nemo_gym/test_session_states.py \
 		tests/training/nemo_gym/test_orchestrator_load.py
+
+modes: $(VENV)/.installed
+	AGENT_ENV_TEST_ISOLATION=fork $(BIN)/python -m pytest -m "not soak and not trl and (integration or docker or verifiers or nemo_gym)" \
+		tests/openenv tests/episode tests/steps tests/chain tests/commands tests/docker tests/training tests/clients
 
 clients: $(VENV)/.installed
 	$(BIN)/python tests/clients/prepare.py

@@ -19,8 +19,7 @@ import docker
 import httpx
 import pytest
 from deploy.test_manifests import CHECKERS, DEPLOY, REPOSITORY
-from docker.errors import DockerException
-from requirements import absent
+from stubs.containers import client_of_the_daemon
 from stubs.processes import NEMO_GYM, finished
 from stubs.stub_bundle import write_stub_bundle
 
@@ -33,12 +32,7 @@ BASE_IMAGE = os.environ.get("AGENT_ENV_TEST_BASE_IMAGE", "python:3.12-slim")
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[docker.APIClient]:
-    try:
-        client = docker.APIClient(base_url=os.environ.get("DOCKER_HOST"), version="auto", timeout=30)
-    except (DockerException, OSError) as error:
-        absent("docker", f"no daemon answers ({error})")
-    yield client
-    client.close()
+    yield from client_of_the_daemon()
 
 
 @pytest.fixture(scope="module")

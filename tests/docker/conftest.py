@@ -10,8 +10,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import DockerException
 from requirements import absent
+from stubs.containers import client_of_the_daemon
 
 from agent_env.sandbox.docker import DockerProvider
 from agent_env.sandbox.netns import can_enter_namespaces
@@ -22,13 +22,7 @@ BASE_IMAGES = ("agent-env-test-base:latest", "python:3.12-slim")
 
 @pytest.fixture(scope="session")
 def api() -> Iterator[docker.APIClient]:
-    """A client of our own, to look at the daemon with."""
-    try:
-        client = docker.APIClient(base_url=os.environ.get("DOCKER_HOST"), version="auto", timeout=30)
-    except (DockerException, OSError) as error:
-        absent("docker", f"no daemon answers ({error})")
-    yield client
-    client.close()
+    yield from client_of_the_daemon()
 
 
 @pytest.fixture(scope="session")

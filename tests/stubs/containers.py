@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
+from docker.errors import DockerException
 from requirements import absent
 
 from agent_env.bundle.model import Env
@@ -22,6 +24,16 @@ from agent_env.sandbox.base import Sandbox, SandboxSpec
 from agent_env.sandbox.conformance_checks import answers
 from agent_env.sandbox.docker import DockerProvider
 from agent_env.sandbox.docker_sandbox import DockerSandbox
+
+
+def client_of_the_daemon() -> Iterator[docker.APIClient]:
+    """A client of our own, to look at the daemon with. Skips the test where none answers."""
+    try:
+        client = docker.APIClient(base_url=os.environ.get("DOCKER_HOST"), version="auto", timeout=30)
+    except (DockerException, OSError) as error:
+        absent("docker", f"no daemon answers ({error})")
+    yield client
+    client.close()
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import orjson
 
-from agent_env.errors import AgentEnvError, BundleError, ConfigError
+from agent_env.errors import AgentEnvError, BundleError, ConfigError, EpisodeFailure
 from agent_env.tables import plain
 
 
@@ -83,6 +83,8 @@ def report(error: Exception) -> NoReturn:
         for line in error.problems:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(1)
+    if isinstance(error, EpisodeFailure):
+        fail(f"{error} ({error.kind.remedy})", 1)
     fail(str(error), 2 if isinstance(error, ConfigError) else 1)
 
 
