@@ -256,10 +256,10 @@ async def test_a_disk_that_gets_full_is_one_error_and_counts_what_is_lost(
 def test_what_the_disk_cannot_take_in_time_is_told_once_and_counted_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent_env.observe.log.MOST_WAITING", 10)
+    monkeypatch.setattr("agent_env.observe.log.MOST_WAITING", 100_000)
     log = EpisodeLog(tmp_path / "e")
     for number in range(25):
-        log.counted(record(number))
+        log.counted(record(number, characters=9_000))
     log.close("the summary")
     told = lines(tmp_path / "e")
     assert log.lost >= 5

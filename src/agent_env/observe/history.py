@@ -120,6 +120,11 @@ class History:
             return self._waited, start, None
         return self._waited, start, (now if self._decided is None else self._decided) - self._verifying
 
+    @property
+    def characters(self) -> int:
+        """Of the calls that are kept, about."""
+        return KEPT_SESSION - self._room if self.calls else 0
+
     def phases(self) -> list[Phase]:
         """Those that began. One that is still under way, or was cut short, ends with the session's failure or now."""
         end = self.now() if self._failed is None else self._failed

@@ -24,8 +24,10 @@ from agent_env.observe.redact import Redactor, environment_secrets
 Json = Any
 log = logging.getLogger("agent_env.episodes")
 
-MOST_WAITING = 50_000
-"""Records and calls that may wait for the disk; what comes then is lost."""
+MOST_WAITING = 128_000_000
+"""Characters, about, that may wait for the disk; what comes then is lost."""
+_RECORD = 1000
+"""characters of a record without its calls, about"""
 GATHER_S = 0.2
 """Lines are gathered so long before they are written; a killed process loses them."""
 _CLOSE_WITHIN = 10.0
@@ -35,6 +37,8 @@ class EpisodeLog:
     """An observer that keeps every record in full. `secrets` are values that no line may hold."""
 
     full = True
+    called = None
+    """Calls are kept with their session."""
 
     def __init__(
         self,
@@ -73,17 +77,13 @@ class EpisodeLog:
         """Records that are in no line."""
         return self._overflow + self._unwritten
 
-    def called(self, tool: str, seconds: float, error: str | None) -> None:
-        """Calls are kept with their session."""
-
     def counted(self, record: Record) -> None:
-        weight = 1 + len(record.calls)
-        if self._closing.is_set() or self._handed - self._written + weight > MOST_WAITING:
+        if self._closing.is_set() or self._handed - self._written > MOST_WAITING:
             if not self._overflow and not self._closing.is_set():
                 log.error("the episode log %s lags: its disk is too slow; records are lost from now on", self.path)
             self._overflow += 1
             return
-        self._handed += weight
+        self._handed += _RECORD + record.characters
         self._queue.put(record)
 
     def close(self, summary: str | None = None) -> None:
@@ -111,7 +111,7 @@ class EpisodeLog:
             ended = None in records
             kept = [record for record in records if isinstance(record, Record)]
             self._write([line for record in kept if (line := self._line(record))], records=len(kept))
-            self._written += sum(1 + len(record.calls) for record in kept)
+            self._written += sum(_RECORD + record.characters for record in kept)
 
     def _line(self, record: Record) -> bytes | None:
         try:

@@ -123,6 +123,8 @@ class Record:
     calls: Sequence[Call] = ()
     """Empty unless an observer is `full`."""
     calls_made: int = 0
+    characters: int = 0
+    """Of the calls, about."""
     prompt: str | None = None
     system_prompt: str | None = None
     final: str | None = None
@@ -146,8 +148,9 @@ class Observer(Protocol):
     def full(self) -> bool:
         """Whether it needs each call's arguments and output, the prompts and the final text."""
 
-    def called(self, tool: str, seconds: float, error: str | None) -> None:
-        """A tool call of the model's was answered; `error` as `Call.error`."""
+    @property
+    def called(self) -> Callable[[str, float, str | None], None] | None:
+        """Told of each tool call of the model's that was answered: its tool, seconds, and error as `Call.error`."""
 
     def counted(self, record: Record) -> None:
         """A session's fate was settled, or settled anew (`record.before`)."""
@@ -159,7 +162,8 @@ class Observers:
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
         self.full = any(observer.full for observer in observers)
-        self.called: Callable[[str, float, str | None], None] = _all(observer.called for observer in observers)
+        hearing = (observer.called for observer in observers if observer.called is not None)
+        self.called: Callable[[str, float, str | None], None] = _all(hearing)
         self.counted: Callable[[Record], None] = _all(observer.counted for observer in observers)
 
     def __bool__(self) -> bool:

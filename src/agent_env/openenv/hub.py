@@ -146,6 +146,7 @@ class Hub:
         if self.observers:
             record = Record(Of.EPISODE, serial, _fate(failure), history.at, history.now(), episode=episode.id)
             record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
+            record.characters = history.characters
             record.prompt, record.system_prompt, record.reward = history.prompt, history.system_prompt, history.reward
             record.bundle, record.timings, record.scores = self.catalog.digest, episode.timings, scores
             record.task, record.split, record.index = entry.plan.task.name, entry.split, entry.index

@@ -369,6 +369,7 @@ class Session:
         record.typed_id, record.rollout = self.typed_id, self.episode
         record.split, record.index, record.task_id = row.split, row.index, row.task_id
         record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
+        record.characters = history.characters
         record.prompt, record.system_prompt, record.final = history.prompt, history.system_prompt, history.final
 
     def _release(self) -> None:
