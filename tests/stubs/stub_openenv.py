@@ -69,6 +69,9 @@ class StubOpenEnv:
     """False: what is asked is not noted down, for long runs"""
     refuse_all: bool = False
     """every websocket is told CAPACITY_REACHED"""
+    shut: bool = False
+    """every websocket is refused"""
+    refused: int = 0
 
     running: int = 0
     most_running: int = 0
@@ -189,8 +192,12 @@ class _Socket:
         if self.stub.token and headers.get(b"authorization") != f"Bearer {self.stub.token}".encode():
             await self.send({"type": "websocket.close", "code": 1008})
             return
-        await self.send({"type": "websocket.accept"})
         stub = self.stub
+        if stub.shut:
+            stub.refused += 1
+            await self.send({"type": "websocket.close", "code": 1008})
+            return
+        await self.send({"type": "websocket.accept"})
         full = stub.sessions >= stub.places + (0 if stub.foreign else stub.queue)
         if stub.refuse_all or full:
             await self._error("CAPACITY_REACHED", "Server at capacity")

@@ -15,7 +15,7 @@ from stubs.quick_server import quick
 from stubs.stub_openenv import Knobs, StubOpenEnv
 
 from agent_env.errors import ConfigError
-from agent_env.training.nemo_gym import upstream
+from agent_env.training.nemo_gym import openenv_server, upstream
 from agent_env.training.nemo_gym.openenv_list import read_servers
 from agent_env.training.nemo_gym.openenv_server import Server
 
@@ -188,6 +188,49 @@ async def test_a_server_that_goes_away_takes_only_its_sessions_along_and_is_used
             assert await play(b, 6) == [0.75] * 6
             assert len(goes.resets) > lost
     assert caplog.text.count("is away") == 1
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("foreign", [False, True])
+async def test_a_server_that_opens_no_session_is_away_once_and_back_when_it_opens_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, foreign: bool
+) -> None:
+    """A proxy that passes HTTP on and no websocket: it tells its places, if at all, and that proves nothing."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(openenv_server, "_FIRST_HOLD", 0.1)
+    monkeypatch.setattr(openenv_server, "_LONGEST_HOLD", 0.4)
+    good, shut = StubOpenEnv(foreign=foreign), StubOpenEnv(places=96, shut=True, foreign=foreign)
+    async with quick(good) as one, quick(shut) as two, bench(openenv=(one, two)) as b:
+        assert await play(b, 4) == [0.75] * 4
+        await until(lambda: shut.refused >= 4)
+        assert await play(b, 8) == [0.75] * 8
+        looks = shut.requests.count("GET /capacity")
+        assert looks > 3 * shut.refused
+        assert caplog.text.count(f"{two} is away") == 1
+        assert "HTTP 403" in caplog.text
+        assert "is back" not in caplog.text
+        shut.shut = False
+        await until(lambda: f"{two} is back" in caplog.text)
+        await until(lambda: shut.sessions == 0)
+        rollouts = [await b.seeded() for _ in range(6)]
+        assert shut.sessions > 0
+        for rollout in rollouts:
+            assert (await rollout.verify()).json()["reward"] == 0.75
+    assert (caplog.text.count("is away"), caplog.text.count("is back")) == (1, 1)
+
+
+async def test_the_only_server_that_opens_no_session_is_away_once_and_back_when_it_opens_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    stub = StubOpenEnv(shut=True)
+    async with bench(stub) as b:
+        seeded = asyncio.create_task(b.seeded())
+        await until(lambda: stub.refused >= 3)
+        assert "is back" not in caplog.text
+        stub.shut = False
+        assert (await (await seeded).verify()).json()["reward"] == 0.75
+    assert (caplog.text.count("is away"), caplog.text.count("is back")) == (1, 1)
 
 
 @pytest.mark.usefixtures("looks_often")

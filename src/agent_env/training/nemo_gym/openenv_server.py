@@ -18,6 +18,8 @@ _LOOK_WITHIN = 3.0
 """Seconds: a server that does not tell its capacity by then is away until it does."""
 _TROUBLE_FOR = 2.0
 """Seconds for which a server that took no session comes after the others."""
+_FIRST_HOLD, _LONGEST_HOLD = 0.5, 4.0
+"""Seconds from one try to the next, doubled each time, at a server that tells its places but opened no session."""
 _MOST_NAMES = 100_000
 
 
@@ -32,6 +34,10 @@ class Server:
         """Why it can't be used, as last seen."""
         self.looked = False
         self.looking = False
+        self._closed_to: Row | None = None
+        """The row that it opened no session for: it is away until it opens one, whatever it tells of its places."""
+        self._hold = _FIRST_HOLD
+        self._try_at = float("-inf")
         self._trouble_at = float("-inf")
         self._env = env
         self._options = options
@@ -49,13 +55,28 @@ class Server:
         self.looking = True
         try:
             await self._ask(_LOOK_WITHIN)
+            if self._closed_to is not None and asyncio.get_running_loop().time() >= self._try_at:
+                await self._try(self._closed_to)
         except ServerFull:
             self.in_trouble()
         except (OSError, ValueError) as error:
+            # What did not answer at all is on its way back when it does: it is tried at once then.
+            self._hold, self._try_at = _FIRST_HOLD, float("-inf")
             self.lost(error)
         finally:
             self.looking = False
             self.looked = True
+
+    async def _try(self, row: Row) -> None:
+        """Does it open sessions again? One that nobody plays, so that no rollout waits for the answer."""
+        try:
+            if not await self.ours():
+                await self.task_name(row)
+            await (await self.open()).close()
+        except WireError:
+            self._opened()  # it answers, and serves another bundle now: for its sessions to tell
+        except (OSError, ServerFull) as error:
+            self.opens_none(row, error)
 
     def rank(self, now: float) -> tuple[bool, bool, int, float]:
         """The least is the best to send a session to: the most free places; where nobody has any, the shortest queue
@@ -97,6 +118,28 @@ class Server:
             log.warning("the OpenEnv server at %s is away, and gets no session until it answers: %s", self.url, reason)
         self.away = reason
 
+    def opens_none(self, row: Row, error: Exception) -> None:
+        """A session was to be opened there for this row, and was not: that it tells its places proves nothing now."""
+        now = asyncio.get_running_loop().time()
+        if self._closed_to is None:
+            self._hold = _FIRST_HOLD
+        if now >= self._try_at:
+            self._try_at = now + self._hold
+            self._hold = min(self._hold * 2, _LONGEST_HOLD)
+        self._closed_to = row
+        self.lost(error)
+
+    def _opened(self) -> None:
+        if self._closed_to is not None:
+            self._closed_to = None
+            self._trouble_at = float("-inf")
+            self._back()
+
+    def _back(self) -> None:
+        if self.away is not None and self._closed_to is None:
+            log.info("the OpenEnv server at %s is back", self.url)
+            self.away = None
+
     async def capacity(self) -> Json:
         """What it tells of its places, None when it tells nothing."""
         try:
@@ -121,7 +164,9 @@ class Server:
         """Raises OSError, TimeoutError or ServerFull when no session was opened."""
         ours = await self.ours()
         token, most = self._options.openenv_token, self._options.max_output
-        return await EpisodeLink.connect(self.url, ours=ours, max_output=most, token=token)
+        link = await EpisodeLink.connect(self.url, ours=ours, max_output=most, token=token)
+        self._opened()
+        return link
 
     async def task_name(self, row: Row) -> str | None:
         """The name of the row's task, asked before the reset of a server that answers it late. None: it doesn't say.
@@ -158,9 +203,7 @@ class Server:
         self._free = _number(told.get("free")) - max(_number(told.get("queued")), unplaced)
         self._sent -= sent
         self._ended -= ended
-        if self.away is not None:
-            log.info("the OpenEnv server at %s is back", self.url)
-            self.away = None
+        self._back()
 
     async def _fetch(self, method: str, path: str, body: Json = None, *, timeout: float) -> tuple[int, Json]:
         return await fetch(self.url, method, path, body, token=self._options.openenv_token, timeout=timeout)

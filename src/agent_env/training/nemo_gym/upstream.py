@@ -143,10 +143,16 @@ class Upstream:
 
     async def _reset(self, server: Server, row: Row, timeout: float) -> tuple[EpisodeLink, Started]:
         ours = await server.ours()
-        name = None if ours else await server.task_name(row)
-        if name is not None:
-            check_name(row, TaskName(name, row.split, row.index))
-        link = await server.open()
+        try:
+            name = None if ours else await server.task_name(row)
+            if name is not None:
+                check_name(row, TaskName(name, row.split, row.index))
+            link = await server.open()
+        except TimeoutError:
+            raise  # a crowd may be the cause
+        except OSError as error:
+            server.opens_none(row, error)
+            raise
         try:
             return link, await link.reset(row.split, row.index, timeout)
         except BaseException:
