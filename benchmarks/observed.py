@@ -1,18 +1,22 @@
-"""What metrics and the episode log cost: CPU of a rollout with both, and with neither.
+"""What metrics and the episode logs cost: CPU of a rollout with them, and without.
 
+`measure_chain`: of both servers, whose sandboxes are forks in Docker, so that the envs are not counted.
 `measure_serve`: of `serve` alone, in front of a stub OpenEnv server, whose CPU is not counted; with metrics alone, too.
-`measure_chain`: of both servers, whose sandboxes are forks in Docker, so that envs are not counted. Blocks of rollouts
-take turns, and the servers are started anew for each pair.
+
+The servers switch from one side to the other while they run (switched.py), for blocks of rollouts that take turns: two
+processes of one program differ, as long as they live, by more than what is looked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from agent_env.observe.log import GATHER_S
 from agent_env.training.nemo_gym.client import RolloutClient
 from benchmarks.context import Context
 from benchmarks.echo import write_echo
@@ -22,103 +26,105 @@ from benchmarks.processes import Failed, Process
 from benchmarks.results import Metric, paired
 from benchmarks.stats import ratio_interval
 from benchmarks.stub import rows, stub_chain
+from benchmarks.switched import SIGNALS
 from benchmarks.versus_native import play_block
 from benchmarks.waiting import quiet
 
-SIDES = ("both", "metrics", "neither")
-ROLLOUTS = 96
-"""of a block: short ones, and many, since a hundredth is looked for"""
-BLOCKS = 12
-"""of each side, from each start of the servers on"""
-UNOBSERVED = Path(__file__).with_name("unobserved.py")
-CONCURRENCY = 8
+SWITCHED = Path(__file__).with_name("switched.py")
+ROLLOUTS = 512
+"""of a block in front of the stub"""
 EPISODES = 40
-"""of a block of the chain's"""
-CHAIN_BLOCKS = 4
+"""of a block with envs"""
+CONCURRENCY = 8
+BLOCKS = 4
+"""of each side that make one value: what is looked for is a hundredth, and a block differs from the next by more"""
+Samples = dict[str, dict[str, list[float]]]
+"""milliseconds of CPU of a rollout, by what was counted and side"""
 
 
 def measure(context: Context) -> list[Metric]:
-    return [*measure_serve(context), *measure_chain(context)]
-
-
-def measure_serve(context: Context) -> list[Metric]:
-    samples: dict[str, list[float]] = defaultdict(list)
-    for number in range(context.pairs):
-        for side, milliseconds in _of_one_start(context.work / f"start-{number}").items():
-            samples[side].append(median(milliseconds))
-        context.say(f"start {number + 1} of {context.pairs}")
-    low, high = ratio_interval(samples["metrics"], samples["neither"])
-    extra = {
-        "metrics_ms": median(samples["metrics"]),
-        "metrics_ratio": median(samples["metrics"]) / median(samples["neither"]),
-        "metrics_ratio_low": low,
-        "metrics_ratio_high": high,
-    }
-    note = "CPU of serve alone, a rollout with metrics and episode log, beside the same server with neither"
-    both, neither = samples["both"], samples["neither"]
-    return [paired("observed_serve_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra)]
-
-
-def _of_one_start(work: Path) -> dict[str, list[float]]:
-    """Milliseconds of CPU of a rollout, by side. A process is quicker or slower than its twin for as long as it lives,
-    by more than what is looked for, so each pair is of processes of its own."""
-    with ExitStack() as stack:
-        servers: dict[str, Process] = {}
-        for side in SIDES:
-            flags = ["--episode-log", str(work / side / "episodes.jsonl")] if side == "both" else []
-            script = UNOBSERVED if side == "neither" else None
-            chain = stack.enter_context(stub_chain(work / side, places=1024, serve=flags, script=script))
-            servers[side] = chain.serve
-        return asyncio.run(_measure(servers))
-
-
-async def _measure(servers: dict[str, Process]) -> dict[str, list[float]]:
-    samples: dict[str, list[float]] = defaultdict(list)
-    some = rows(ROLLOUTS)
-    for number in range(BLOCKS + 1):
-        first = number % len(SIDES)
-        for side in (*SIDES[first:], *SIDES[:first]):
-            before = servers[side].cpu()
-            await play_block(servers[side].url, some)
-            samples[side].append(1000 * (servers[side].cpu() - before) / ROLLOUTS)
-        if number == 0:
-            samples.clear()
-    return samples
+    return [*measure_chain(context), *measure_serve(context)]
 
 
 def measure_chain(context: Context) -> list[Metric]:
-    bundle = write_echo()
-    samples: dict[str, list[float]] = defaultdict(list)
-    for number in range(context.pairs):
-        with ExitStack() as stack:
-            chains: dict[str, Chain] = {}
-            for side in ("both", "neither"):
-                work = context.work / f"chain-{number}" / side
-                log = ["--episode-log", str(work / "openenv.jsonl")], ["--episode-log", str(work / "serve.jsonl")]
-                flags, serve = log if side == "both" else ([], [])
-                script = UNOBSERVED if side == "neither" else None
-                flags = ["--isolation", "fork", *flags]
-                chains[side] = stack.enter_context(chain(bundle, work, "docker", CONCURRENCY, flags, serve, script))
-            for side, milliseconds in asyncio.run(_play_chains(chains, number)).items():
-                samples[side].append(median(milliseconds))
-        told = ", ".join(f"{side} {values[-1]:.1f} ms" for side, values in samples.items())
-        context.say(f"chain {number + 1} of {context.pairs}: {told}")
-    note = "CPU of both servers, a rollout in fork isolation with metrics and logs, beside the same with neither"
+    logs = [["--episode-log", str(context.work / name)] for name in ("openenv.jsonl", "serve.jsonl")]
+    flags = ["--isolation", "fork", *logs[0]]
+    with chain(write_echo(), context.work, "docker", CONCURRENCY, flags, logs[1], SWITCHED) as servers:
+        processes = [servers.openenv, servers.serve]
+
+        def spent() -> dict[str, float]:
+            return {"all": servers.cpu(), "servers": sum(process.own_cpu() for process in processes)}
+
+        async def block() -> None:
+            await _echo_block(servers)
+
+        samples = asyncio.run(_measure(context, processes, ("both", "neither"), block, spent, EPISODES))
+    both, neither = samples["all"]["both"], samples["all"]["neither"]
+    note = "CPU of both servers with their graders, a rollout with metrics and logs, beside the same with neither"
+    extra = _compared("servers_alone", samples["servers"]["both"], samples["servers"]["neither"])
+    return [paired("observed_chain_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra)]
+
+
+def measure_serve(context: Context) -> list[Metric]:
+    log = ["--episode-log", str(context.work / "stub.jsonl")]
+    some = rows(ROLLOUTS)
+    with stub_chain(context.work / "stub", places=1024, serve=log, script=SWITCHED) as servers:
+
+        def spent() -> dict[str, float]:
+            return {"serve": servers.serve.own_cpu()}
+
+        async def block() -> None:
+            await play_block(servers.serve.url, some)
+
+        samples = asyncio.run(_measure(context, [servers.serve], tuple(SIGNALS), block, spent, ROLLOUTS))["serve"]
+    note = "CPU of serve alone, a rollout of three requests with metrics and log, beside the same with neither"
     both, neither = samples["both"], samples["neither"]
-    return [paired("observed_chain_cpu", "ms", 1.01, both, neither, of="ratio", note=note)]
+    extra = _compared("metrics", samples["metrics"], neither)
+    return [paired("observed_serve_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra)]
 
 
-async def _play_chains(chains: dict[str, Chain], first: int) -> dict[str, list[float]]:
-    samples: dict[str, list[float]] = defaultdict(list)
-    sides = list(chains) if first % 2 else list(reversed(chains))
-    for number in range(CHAIN_BLOCKS + 1):
-        for side in sides if number % 2 else reversed(sides):
-            before = chains[side].cpu()
-            await _echo_block(chains[side])
-            samples[side].append(1000 * (chains[side].cpu() - before) / EPISODES)
-        if number == 0:
-            samples.clear()
+async def _measure(
+    context: Context,
+    processes: Sequence[Process],
+    sides: Sequence[str],
+    block: Callable[[], Awaitable[None]],
+    spent: Callable[[], Mapping[str, float]],
+    rollouts: int,
+) -> Samples:
+    samples: Samples = defaultdict(lambda: defaultdict(list))
+    await block()
+    for number in range(context.pairs):
+        sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for turn in range(BLOCKS):
+            first = (number + turn) % len(sides)
+            for side in (*sides[first:], *sides[:first]):
+                for process in processes:
+                    os.kill(process.pid, SIGNALS[side])
+                before = spent()
+                await block()
+                await asyncio.sleep(2 * GATHER_S)  # until the log of this block is written
+                for what, seconds in spent().items():
+                    sums[what][side] += 1000 * (seconds - before[what]) / (BLOCKS * rollouts)
+        for what, by_side in sums.items():
+            for side, milliseconds in by_side.items():
+                samples[what][side].append(milliseconds)
+        told = "; ".join(
+            f"{what}: {', '.join(f'{side} {ms:.3f}' for side, ms in by_side.items())} ms"
+            for what, by_side in sums.items()
+        )
+        context.say(f"pair {number + 1} of {context.pairs}: {told}")
     return samples
+
+
+def _compared(name: str, ours: Sequence[float], peer: Sequence[float]) -> dict[str, float]:
+    low, high = ratio_interval(ours, peer)
+    ms = median(ours)
+    return {
+        f"{name}_ms": ms,
+        f"{name}_ratio": ms / median(peer),
+        f"{name}_ratio_low": low,
+        f"{name}_ratio_high": high,
+    }
 
 
 async def _echo_block(servers: Chain) -> None:

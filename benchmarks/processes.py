@@ -48,6 +48,10 @@ class Process:
         """CPU seconds so far of the process and of its descendants: those that live, and what each has reaped."""
         return sum(_cpu(pid) + _reaped(pid) for pid in descendants(self.pid))
 
+    def own_cpu(self) -> float:
+        """CPU seconds so far of the process alone."""
+        return _cpu(self.pid)
+
     def rss(self) -> int:
         """Bytes of memory of the process alone."""
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
