@@ -256,6 +256,11 @@ async def test_sessions_beyond_the_places_wait_in_order_and_beyond_the_queue_are
         assert (await waiting)["observation"]["wait_s"] > 0
 
 
+async def test_the_deadlines_that_others_have_to_wait_past_are_told(tmp_path: Path) -> None:
+    async with stub_server(tmp_path, options={"tool_timeout": 900.0, "verify_timeout": 7.5}) as url:
+        assert (await get(url, "/capacity"))["deadlines"] == {"tool_s": 900.0, "verify_s": 7.5}
+
+
 @pytest.mark.parametrize("moment", ["deploying", "queued", "calling", "between"])
 async def test_a_client_that_leaves_frees_its_place_at_once(tmp_path: Path, moment: str) -> None:
     env_vars = {"STUB_START_DELAY": "60"} if moment == "deploying" else None

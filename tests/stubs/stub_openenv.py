@@ -72,6 +72,8 @@ class StubOpenEnv:
     shut: bool = False
     """every websocket is refused"""
     refused: int = 0
+    deadlines: Json = None
+    """what `/capacity` tells of them"""
 
     running: int = 0
     most_running: int = 0
@@ -125,7 +127,8 @@ class StubOpenEnv:
     def _answer(self, path: str, body: Json) -> tuple[int, Json]:
         if path == "/capacity" and not self.foreign:
             free = self.places - self.running
-            return 200, {"places": self.places, "running": self.running, "free": free, "queued": len(self._waiting)}
+            told = {"places": self.places, "running": self.running, "free": free, "queued": len(self._waiting)}
+            return 200, told if self.deadlines is None else {**told, "deadlines": self.deadlines}
         if path == f"/{self.env}/task":
             if body.get("index", -1) not in range(self.splits.get(body.get("split"), 0)):
                 return 400, {"detail": "Invalid task index"}

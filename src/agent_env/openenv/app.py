@@ -175,7 +175,8 @@ def _app(hub: Hub, shown: Seen, sessions: int) -> FastAPI:
         return JSONResponse(answer, status_code=200 if answer["status"] == "healthy" else 503)
 
     async def capacity(request: Request) -> JSONResponse:
-        return JSONResponse(hub.capacity())
+        deadlines = {"tool_s": hub.runtime.deadlines.tool, "verify_s": hub.runtime.deadlines.verify}
+        return JSONResponse({**hub.capacity(), "deadlines": deadlines})
 
     app.add_route("/health", health)
     app.add_route("/capacity", capacity)

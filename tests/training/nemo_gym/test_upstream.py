@@ -320,6 +320,32 @@ async def test_each_state_of_the_bundle_that_is_not_the_folders_is_told(caplog: 
     assert f"{one} serves" not in caplog.text
 
 
+@pytest.mark.usefixtures("looks_often")
+async def test_a_servers_deadline_that_is_longer_than_expected_here_is_told_once_with_the_flag(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    longer = StubOpenEnv(deadlines={"tool_s": 900.0, "verify_s": 60})
+    alike = StubOpenEnv(deadlines={"tool_s": 300.0, "verify_s": 90.5, "else": None})
+    async with quick(longer) as one, quick(alike) as two:
+        async with bench(openenv=(one, two), verify_timeout=60.0) as b:
+            seen = len(longer.requests)
+            await until(lambda: len(longer.requests) > seen + 5)
+            assert await play(b, 4) == [0.75] * 4
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"the OpenEnv server at {one} lets a tool call take 900 s, and is waited for 300 s here: "
+        "give --tool-timeout 900 here too",
+        f"the OpenEnv server at {two} lets grading take 90.5 s, and is waited for 60 s here: "
+        "give --verify-timeout 90.5 here too",
+    ]
+
+
+@pytest.mark.parametrize("told", [None, {}, [], "300", {"tool_s": "900"}, {"tool_s": True, "verify_s": None}])
+async def test_deadlines_that_are_not_told_are_no_warning(caplog: pytest.LogCaptureFixture, told: object) -> None:
+    async with bench(StubOpenEnv(deadlines=told)) as b:
+        assert await play(b, 1) == [0.75]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def test_a_connection_that_breaks_after_the_reset_is_not_tried_again() -> None:
     async with bench(StubOpenEnv(Knobs(drop=frozenset({"reset"})))) as b:
         rollout = await b.seeded()

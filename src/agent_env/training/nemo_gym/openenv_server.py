@@ -21,6 +21,7 @@ _TROUBLE_FOR = 2.0
 _FIRST_HOLD, _LONGEST_HOLD = 0.5, 4.0
 """Seconds from one try to the next, doubled each time, at a server that tells its places but opened no session."""
 _MOST_NAMES = 100_000
+_MOST_WARNINGS = 20
 
 
 class Server:
@@ -49,6 +50,7 @@ class Server:
         self._ended = 0
         self._asking = asyncio.Lock()
         self._names: dict[tuple[str, int], str] = {}
+        self._warned: set[tuple[str, float]] = set()
 
     async def look(self) -> None:
         """How many places are free, and is it there at all?"""
@@ -199,11 +201,29 @@ class Server:
         places = _number(told.get("places"))
         self._ours = places > 0
         self._places = max(places, 1)
+        self._compare(told.get("deadlines"))
         # What was sent before the look and has no place yet either waits there in the queue or is still on its way.
         self._free = _number(told.get("free")) - max(_number(told.get("queued")), unplaced)
         self._sent -= sent
         self._ended -= ended
         self._back()
+
+    def _compare(self, told: Json) -> None:
+        """Once for each deadline of its own that is longer than what is waited for here."""
+        theirs = told if isinstance(told, dict) else {}
+        for name, what, flag, ours in (
+            ("tool_s", "a tool call", "--tool-timeout", self._options.tool_timeout),
+            ("verify_s", "grading", "--verify-timeout", self._options.verify_timeout),
+        ):
+            value = theirs.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= ours:
+                continue
+            if (name, value) not in self._warned and len(self._warned) < _MOST_WARNINGS:
+                self._warned.add((name, value))
+                log.warning(
+                    "the OpenEnv server at %s lets %s take %g s, and is waited for %g s here: give %s %g here too",
+                    *(self.url, what, value, ours, flag, value),
+                )
 
     async def _fetch(self, method: str, path: str, body: Json = None, *, timeout: float) -> tuple[int, Json]:
         return await fetch(self.url, method, path, body, token=self._options.openenv_token, timeout=timeout)
