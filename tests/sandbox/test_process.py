@@ -19,7 +19,7 @@ from agent_env.env.card import wait_ready
 from agent_env.env.http import EnvHttp
 from agent_env.env.tools import ToolSession
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
-from agent_env.sandbox import supervision
+from agent_env.sandbox import process, supervision
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider, SandboxSpec
 from agent_env.sandbox.keeper import descendants
 from agent_env.sandbox.process import ProcessProvider, ProcessSandbox, command_of
@@ -378,10 +378,13 @@ async def test_many_sandboxes_at_once_have_ports_of_their_own(tmp_path: Path) ->
 
 async def test_it_says_once_that_it_isolates_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with providing() as provider:
-        prepared = await provider.prepare(stub_env(tmp_path / "stub"))
-        for _ in range(2):
-            await (await provider.start(SandboxSpec(prepared, "episode"))).stop()
+    process._warn_once.cache_clear()
+    env = stub_env(tmp_path / "stub")
+    for _ in range(2):
+        async with providing() as provider:
+            prepared = await provider.prepare(env)
+            for _ in range(2):
+                await (await provider.start(SandboxSpec(prepared, "episode"))).stop()
     said = [record for record in caplog.records if "isolates nothing" in record.message]
     assert [record.levelno for record in said] == [logging.WARNING]
 

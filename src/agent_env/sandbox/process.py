@@ -7,6 +7,7 @@ what we can read and reach what we can reach. For envs that you trust. Linux onl
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
@@ -174,6 +175,12 @@ class ProcessSandbox:
         self._provider.forget(self)
 
 
+@functools.cache
+def _warn_once() -> None:
+    """A server has two providers: one that builds, and one that its loop owns."""
+    log.warning("the process sandbox isolates nothing: run only envs that you trust, or use --sandbox docker")
+
+
 class ProcessProvider:
     """Starts envs as processes. One per event loop."""
 
@@ -183,16 +190,13 @@ class ProcessProvider:
         self.keepers = Keepers()
         self.ports = Ports()
         self._sandboxes: set[ProcessSandbox] = set()
-        self._warned = False
 
     async def check(self) -> None:
         if sys.platform != "linux":
             raise EpisodeFailure(
                 FailureKind.PROVIDER_UNAVAILABLE, "the process sandbox needs Linux's /proc: use --sandbox docker"
             )
-        if not self._warned:
-            self._warned = True
-            log.warning("the process sandbox isolates nothing: run only envs that you trust, or use --sandbox docker")
+        _warn_once()
 
     async def prepare(self, env: Env) -> Prepared:
         """Raises `ConfigError` when the env does not say how to run it as a process."""
