@@ -28,6 +28,8 @@ def play_in(isolation: str) -> None:
     def runtime(self: Runtime, provider: Any, **options: Any) -> None:
         if type(provider) in (DockerProvider, ProcessProvider):
             provider = Isolating(provider)
+        elif not isinstance(provider, Isolating):
+            provider = Isolating(provider, "container")
         make_runtime(self, provider, **options)
 
     Isolating.__init__ = isolating  # type: ignore[method-assign]

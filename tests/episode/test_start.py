@@ -12,6 +12,7 @@ from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle
 from agent_env.bundle import Bundle
 from agent_env.episode import EpisodeError, EpisodeFailure, EpisodeSpec, Runtime
 from agent_env.errors import ConfigError, FailureKind
+from agent_env.grading.pool import GraderPool
 from agent_env.sandbox.fork import Isolating
 from agent_env.sandbox.process import ProcessProvider
 
@@ -41,6 +42,29 @@ async def test_an_episode_needs_nothing_but_the_name_of_a_sandbox(bundle: Bundle
     assert isinstance(isolating, Isolating)
     assert isinstance(isolating.provider, ProcessProvider)
     assert not isolating.provider._sandboxes
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.anyio
+async def test_a_bare_provider_gives_an_env_the_isolation_that_it_asks_for(tmp_path: Path, whole: bool) -> None:
+    bundle = a_bundle(tmp_path / "b", ENV, AGENT, ASK, GRADE, settings='isolation = "fork"')
+    provider = ProcessProvider()
+    runtime = Runtime(provider, close_provider=whole, grader=GraderPool(requirements=(), workers=1))
+    try:
+        spec = spec_of(bundle)
+        await runtime.prepare_tasks([spec.plan])
+        episode = await spec.start(runtime=runtime)
+        assert await episode.next_turn() is not None
+        assert isinstance(runtime.provider, Isolating)
+        assert len(runtime.provider.sandboxes) == 1
+        await episode.abandon("seen")
+    finally:
+        await runtime.aclose()
+    assert not runtime.provider.hosts
+    if not whole:
+        await provider.check()
+        assert not provider._sandboxes
+        await provider.aclose()
 
 
 @pytest.mark.skipif(modes.FORKED, reason="a fork server is a sandbox of the provider's too, and stays")

@@ -19,6 +19,7 @@ from agent_env.limits import Deadlines
 from agent_env.sandbox.base import Prepared, Sandbox, SandboxProvider
 from agent_env.sandbox.capacity import Capacity
 from agent_env.sandbox.demand import Warm
+from agent_env.sandbox.fork import Isolating
 from agent_env.sandbox.pool import WarmPool
 from agent_env.steps.deploy import DEPLOYABLE
 
@@ -49,10 +50,11 @@ class Runtime:
         close_provider: bool = True,
         warm: Warm | None = None,
     ) -> None:
-        """`warm`: spares to keep from `keep_warm` on; none by default."""
-        self.provider = provider
+        """`provider`: a bare one too gives each env the isolation that its agent-env.toml says. `warm`: spares to keep
+        from `keep_warm` on; none by default."""
+        self.provider = provider if isinstance(provider, Isolating) else Isolating(provider)
         self.capacity = capacity or Capacity(8)
-        self.pool: WarmPool[OpenEnv] = WarmPool(provider, self.capacity, self._open, warm)
+        self.pool: WarmPool[OpenEnv] = WarmPool(self.provider, self.capacity, self._open, warm)
         self.graders = GraderPools(grader)
         self.judge = judge or Judge()
         self.deadlines = deadlines or Deadlines()
@@ -62,6 +64,7 @@ class Runtime:
         self._checked = -inf
         self._asking: asyncio.Task[None] | None = None
         self._close_provider = close_provider
+        self._close_forks = self.provider is not provider
 
     @property
     def grader(self) -> GraderPool:
@@ -148,6 +151,8 @@ class Runtime:
         await self.judge.aclose()
         if self._close_provider:
             await self.provider.aclose()
+        elif self._close_forks:
+            await self.provider.end_forks()
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:

@@ -118,10 +118,14 @@ class Isolating:
         return await self.provider.reap()
 
     async def aclose(self) -> None:
+        await self.end_forks()
+        await self.provider.aclose()
+
+    async def end_forks(self) -> None:
+        """Close it, and leave the provider open."""
         self._closed = True
         await asyncio.gather(*(sandbox.stop(grace=0) for sandbox in list(self._sandboxes)))
         await asyncio.gather(*(lane.aclose() for lane in self._lanes.values()))
-        await self.provider.aclose()
 
     async def _start(self, spec: SandboxSpec) -> ForkSandbox:
         lane = await self._lane(spec.prepared)
