@@ -14,7 +14,9 @@ from websockets.asyncio.client import connect
 
 from agent_env.cli import main
 from agent_env.errors import ConfigError
-from agent_env.tokens import TokenNeeded, allowed, check_token, read_token, refuse_strangers
+from agent_env.observe.redact import LEAST as LEAST_REDACTED
+from agent_env.openenv import build_app
+from agent_env.tokens import LEAST, TokenNeeded, allowed, check_token, read_token, refuse_strangers
 
 TOKEN = "t0ken-of-the-test"
 
@@ -127,9 +129,30 @@ def test_what_is_no_token_is_refused_by_its_file_and_never_shown(tmp_path: Path,
         read_token(str(tmp_path / "token"))
     file = f"{tmp_path}/token"
     empty = f"{file}: no token stands in it; make one with: openssl rand -hex 32 > {file}"
-    assert str(error.value) == (f"{file}: a token is one line of visible ASCII characters" if text.strip() else empty)
+    assert str(error.value) == (
+        f"{file} (--token-file): a token is one line of visible ASCII characters" if text.strip() else empty
+    )
     with pytest.raises(ConfigError, match=r"^token: "):
         check_token(text.strip() or " ")
+
+
+@pytest.mark.parametrize("text", ["a", "abc", "abcd", "1234567"])
+def test_a_token_that_logs_could_not_keep_out_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(f"{text}\n")
+    said = "a token has at least 8 characters; make one with: openssl rand -hex 32"
+    with pytest.raises(ConfigError) as error:
+        read_token(str(tmp_path / "token"), "--openenv-token-file")
+    assert str(error.value) == f"{tmp_path}/token (--openenv-token-file): {said}"
+    with pytest.raises(ConfigError) as error:
+        build_app(tmp_path, token=text)
+    assert str(error.value) == f"token: {said}"
+    assert read_token(str(_written(tmp_path / "other", "12345678"))) == "12345678"
+    assert LEAST >= LEAST_REDACTED
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 @pytest.mark.parametrize("text", [f"{TOKEN}\n", f"{TOKEN}\r\n", f"\ufeff{TOKEN}\n"])

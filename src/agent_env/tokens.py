@@ -18,11 +18,13 @@ CHALLENGE = (b"www-authenticate", b"Bearer")
 PASSWORD = (b"www-authenticate", b'Basic realm="the token is the password, any name will do"')
 """the same of a page, from which on a browser asks its user"""
 NEEDED = "a bearer token is needed (--token-file)"
+LEAST = 8
+"""characters of a token: shorter ones are guessed, and logs could not keep them out"""
 _BODY = b'{"detail":"' + NEEDED.encode() + b'"}'
 
 
-def read_token(path: str | None) -> str | None:
-    """The token in a file. A ConfigError names the file."""
+def read_token(path: str | None, flag: str = "--token-file") -> str | None:
+    """The token in a file that was given with `flag`. A ConfigError names the file."""
     if path is None:
         return None
     try:
@@ -31,13 +33,15 @@ def read_token(path: str | None) -> str | None:
         raise ConfigError(f"{path}: can't read the token: {error}") from None
     if not text:
         raise ConfigError(f"{path}: no token stands in it; make one with: openssl rand -hex 32 > {path}")
-    return check_token(text, path)
+    return check_token(text, f"{path} ({flag})")
 
 
 def check_token(text: str, where: str = "token") -> str:
     """Raises ConfigError, which says where it stood and never what it is."""
     if not text or any(not 32 < ord(character) < 127 for character in text):
         raise ConfigError(f"{where}: a token is one line of visible ASCII characters")
+    if len(text) < LEAST:
+        raise ConfigError(f"{where}: a token has at least {LEAST} characters; make one with: openssl rand -hex 32")
     return text
 
 

@@ -68,7 +68,7 @@ async def test_no_path_belongs_to_the_web_framework() -> None:
 async def test_neither_a_token_nor_errors_for_masked_rollouts_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text("secret-of-serve")
     monkeypatch.setenv("AGENT_ENV_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("AGENT_ENV_MASKED_AS_ERROR", "1")
     monkeypatch.setenv("AGENT_ENV_METRICS", "timings")

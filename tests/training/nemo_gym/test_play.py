@@ -233,10 +233,10 @@ def test_a_token_is_sent_as_bearer(rows: Path, tmp_path: Path) -> None:
         seen.add(request.headers.get("authorization"))
         return JSONResponse({"reward": 1, "response": {}, "responses_create_params": {}})
 
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("secret-of-serve\n")
     flags = ["--policy", "my_policies:half", "--token-file", str(tmp_path / "token")]
     assert play(StubResources(verify=verify), rows, *flags) == 0
-    assert seen == {"Bearer secret"}
+    assert seen == {"Bearer secret-of-serve"}
 
 
 def test_plot_writes_a_picture_of_the_rewards(rows: Path, tmp_path: Path) -> None:

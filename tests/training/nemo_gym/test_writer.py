@@ -365,5 +365,5 @@ def test_a_flag_can_come_from_the_environment(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_token_is_sent_to_the_openenv_server(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    assert write(stub(token="secret"), tmp_path / "out", "--openenv-token-file", str(tmp_path / "token")) == 0
+    (tmp_path / "token").write_text("secret-there\n")
+    assert write(stub(token="secret-there"), tmp_path / "out", "--openenv-token-file", str(tmp_path / "token")) == 0

@@ -55,7 +55,7 @@ def _write(arguments: argparse.Namespace) -> int:
         splits=tuple(name for names in arguments.split for name in names.split(",")),
         probe=arguments.probe,
         force=arguments.force,
-        token=read_token(arguments.openenv_token_file),
+        token=read_token(arguments.openenv_token_file, "--openenv-token-file"),
     )
     written = asyncio.run(write(options, say))
     print(f"wrote {written.path}")

@@ -195,7 +195,7 @@ def _options(given: argparse.Namespace, folder: FolderConfig) -> ServeOptions:
         max_output=given.max_output,
         episode_log=given.episode_log,
         token=read_token(given.token_file),
-        openenv_token=read_token(given.openenv_token_file),
+        openenv_token=read_token(given.openenv_token_file, "--openenv-token-file"),
     )
 
 
