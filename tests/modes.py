@@ -26,9 +26,7 @@ def play_in(isolation: str) -> None:
         make_isolating(self, provider, isolated or isolation, **options)
 
     def runtime(self: Runtime, provider: Any, **options: Any) -> None:
-        if type(provider) in (DockerProvider, ProcessProvider):
-            provider = Isolating(provider)
-        elif not isinstance(provider, Isolating):
+        if type(provider) not in (DockerProvider, ProcessProvider, Isolating):
             provider = Isolating(provider, "container")
         make_runtime(self, provider, **options)
 

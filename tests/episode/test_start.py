@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import modes
 import pytest
 from stubs.stage import AGENT, ASK, ENV, GRADE, a_bundle
 
@@ -67,7 +66,6 @@ async def test_a_bare_provider_gives_an_env_the_isolation_that_it_asks_for(tmp_p
         await provider.aclose()
 
 
-@pytest.mark.skipif(modes.FORKED, reason="a fork server is a sandbox of the provider's too, and stays")
 @pytest.mark.anyio
 async def test_a_given_provider_stays_open(bundle: Bundle) -> None:
     provider = ProcessProvider()
