@@ -4,12 +4,14 @@
 `measure_serve`: of `serve` alone, in front of a stub OpenEnv server, whose CPU is not counted; with metrics alone, too.
 
 The servers switch from one side to the other while they run (switched.py), for blocks of rollouts that take turns: two
-processes of one program differ, as long as they live, by more than what is looked for.
+processes of one program differ, as long as they live, by more than what is looked for. A hundredth is less than what
+one block differs from the next; so there is also a side on which the servers clock what they spend on observing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +28,7 @@ from benchmarks.processes import Failed, Process
 from benchmarks.results import Metric, paired
 from benchmarks.stats import ratio_interval
 from benchmarks.stub import rows, stub_chain
-from benchmarks.switched import SIGNALS
+from benchmarks.switched import SIGNALS, spent
 from benchmarks.versus_native import play_block
 from benchmarks.waiting import quiet
 
@@ -36,10 +38,11 @@ ROLLOUTS = 512
 EPISODES = 40
 """of a block with envs"""
 CONCURRENCY = 8
-BLOCKS = 4
-"""of each side that make one value: what is looked for is a hundredth, and a block differs from the next by more"""
+BLOCKS = 2
+"""of each side that make one value"""
 Samples = dict[str, dict[str, list[float]]]
-"""milliseconds of CPU of a rollout, by what was counted and side"""
+"""milliseconds of CPU of a rollout, by what was counted and side; under `OBSERVING` those that were clocked"""
+OBSERVING = "observing"
 
 
 def measure(context: Context) -> list[Metric]:
@@ -52,17 +55,21 @@ def measure_chain(context: Context) -> list[Metric]:
     with chain(write_echo(), context.work, "docker", CONCURRENCY, flags, logs[1], SWITCHED) as servers:
         processes = [servers.openenv, servers.serve]
 
-        def spent() -> dict[str, float]:
+        def cpu() -> dict[str, float]:
             return {"all": servers.cpu(), "servers": sum(process.own_cpu() for process in processes)}
 
         async def block() -> None:
             await _echo_block(servers)
 
-        samples = asyncio.run(_measure(context, processes, ("both", "neither"), block, spent, EPISODES))
+        samples = asyncio.run(_measure(context, processes, ("both", "neither", "timed"), block, cpu, EPISODES))
     both, neither = samples["all"]["both"], samples["all"]["neither"]
     note = "CPU of both servers with their graders, a rollout with metrics and logs, beside the same with neither"
     extra = _compared("servers_alone", samples["servers"]["both"], samples["servers"]["neither"])
-    return [paired("observed_chain_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra)]
+    told = "of the CPU of both servers with their graders: what metrics and logs take, by the servers' own clocks"
+    return [
+        paired("observed_chain_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra),
+        _share("observed_chain_share", samples, "all", told, "servers"),
+    ]
 
 
 def measure_serve(context: Context) -> list[Metric]:
@@ -70,17 +77,21 @@ def measure_serve(context: Context) -> list[Metric]:
     some = rows(ROLLOUTS)
     with stub_chain(context.work / "stub", places=1024, serve=log, script=SWITCHED) as servers:
 
-        def spent() -> dict[str, float]:
+        def cpu() -> dict[str, float]:
             return {"serve": servers.serve.own_cpu()}
 
         async def block() -> None:
             await play_block(servers.serve.url, some)
 
-        samples = asyncio.run(_measure(context, [servers.serve], tuple(SIGNALS), block, spent, ROLLOUTS))["serve"]
+        samples = asyncio.run(_measure(context, [servers.serve], tuple(SIGNALS), block, cpu, ROLLOUTS))
+    serve = samples["serve"]
     note = "CPU of serve alone, a rollout of three requests with metrics and log, beside the same with neither"
-    both, neither = samples["both"], samples["neither"]
-    extra = _compared("metrics", samples["metrics"], neither)
-    return [paired("observed_serve_cpu", "ms", 1.01, both, neither, of="ratio", note=note, extra=extra)]
+    extra = _compared("metrics", serve["metrics"], serve["neither"])
+    told = "of the CPU of serve alone, in rollouts of three requests: what metrics and log take, by its own clock"
+    return [
+        paired("observed_serve_cpu", "ms", 1.01, serve["both"], serve["neither"], of="ratio", note=note, extra=extra),
+        _share("observed_serve_share", samples, "serve", told),
+    ]
 
 
 async def _measure(
@@ -88,7 +99,7 @@ async def _measure(
     processes: Sequence[Process],
     sides: Sequence[str],
     block: Callable[[], Awaitable[None]],
-    spent: Callable[[], Mapping[str, float]],
+    cpu: Callable[[], Mapping[str, float]],
     rollouts: int,
 ) -> Samples:
     samples: Samples = defaultdict(lambda: defaultdict(list))
@@ -98,13 +109,16 @@ async def _measure(
         for turn in range(BLOCKS):
             first = (number + turn) % len(sides)
             for side in (*sides[first:], *sides[:first]):
-                for process in processes:
-                    os.kill(process.pid, SIGNALS[side])
-                before = spent()
+                _switch(processes, side)
+                before = cpu()
                 await block()
-                await asyncio.sleep(2 * GATHER_S)  # until the log of this block is written
-                for what, seconds in spent().items():
+                await asyncio.sleep(GATHER_S + 0.2)  # until the log of this block is written
+                for what, seconds in cpu().items():
                     sums[what][side] += 1000 * (seconds - before[what]) / (BLOCKS * rollouts)
+                if side == "timed":
+                    _switch(processes, "neither")
+                    for where, seconds in (await _clocked(processes)).items():
+                        sums[OBSERVING][where] += 1000 * seconds / (BLOCKS * rollouts)
         for what, by_side in sums.items():
             for side, milliseconds in by_side.items():
                 samples[what][side].append(milliseconds)
@@ -114,6 +128,42 @@ async def _measure(
         )
         context.say(f"pair {number + 1} of {context.pairs}: {told}")
     return samples
+
+
+def _switch(processes: Sequence[Process], side: str) -> None:
+    for process in processes:
+        os.kill(process.pid, SIGNALS[side])
+
+
+async def _clocked(processes: Sequence[Process]) -> dict[str, float]:
+    """Seconds that the servers spent on observing, on their event loops and in the threads of their logs."""
+    seconds: dict[str, float] = defaultdict(float)
+    async with asyncio.timeout(10):
+        for process in processes:
+            told = spent(process.pid)
+            while not told.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            for where, nanoseconds in json.loads(told.read_text()).items():
+                seconds[where.removesuffix("_ns")] += nanoseconds / 1e9
+            told.unlink()
+    return seconds
+
+
+def _share(name: str, samples: Samples, of: str, note: str, besides: str | None = None) -> Metric:
+    observing = samples[OBSERVING]
+    spent_ms = [loop + thread for loop, thread in zip(observing["loop"], observing["thread"], strict=True)]
+    shares = [100 * mine / whole for mine, whole in zip(spent_ms, samples[of]["timed"], strict=True)]
+    extra = {
+        "loop_us": 1000 * median(observing["loop"]),
+        "thread_us": 1000 * median(observing["thread"]),
+        "rollout_ms": median(samples[of]["timed"]),
+        "least": min(shares),
+        "largest": max(shares),
+    }
+    if besides is not None:
+        extra[f"{besides}_alone_ms"] = alone = median(samples[besides]["timed"])
+        extra[f"of_{besides}_alone"] = 100 * median(spent_ms) / alone
+    return Metric(name, "%", 1.0, ours=median(shares), pairs=len(shares), note=note, extra=extra)
 
 
 def _compared(name: str, ours: Sequence[float], peer: Sequence[float]) -> dict[str, float]:

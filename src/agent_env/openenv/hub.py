@@ -144,16 +144,22 @@ class Hub:
             self.scored += 1
         self._recent.append(sum(seconds for phase, seconds in episode.timings.items() if phase != "wait_s"))
         if self.observers:
-            record = Record(Of.EPISODE, serial, _fate(failure), history.at, history.now(), episode=episode.id)
-            record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
-            record.characters = history.characters
-            record.prompt, record.system_prompt, record.reward = history.prompt, history.system_prompt, history.reward
-            record.bundle, record.timings, record.scores = self.catalog.digest, episode.timings, scores
-            record.task, record.split, record.index = entry.plan.task.name, entry.split, entry.index
-            record.turns_played, record.failed_tool = episode.turns_played, episode.failed_tool
+            record = self._record(Record(Of.EPISODE, serial, _fate(failure), history.at), history, episode, entry)
+            record.scores = scores
             if failure is not None:
                 record.kind, record.reason = failure.kind, failure.reason
             self.observers.counted(record)
+
+    def _record(self, record: Record, history: History, episode: Episode, entry: Entry) -> Record:
+        """With all but what it was worth."""
+        record.episode, record.seconds = episode.id, history.now()
+        record.phases, record.calls, record.calls_made = history.phases(), tuple(history.calls), history.calls_made
+        record.characters = history.characters
+        record.prompt, record.system_prompt, record.reward = history.prompt, history.system_prompt, history.reward
+        record.bundle, record.timings = self.catalog.digest, episode.timings
+        record.task, record.split, record.index = entry.plan.task.name, entry.split, entry.index
+        record.turns_played, record.failed_tool = episode.turns_played, episode.failed_tool
+        return record
 
     def reward(self, episode: Episode, entry: Entry, scores: dict[str, float]) -> float | None:
         """As `Catalog.reward`; an episode without one counts as failed."""
