@@ -111,9 +111,8 @@ async def _measure(
             first = (number + turn) % len(sides)
             for side in (*sides[first:], *sides[:first]):
                 spent, clocked = await _of_block(processes, side, block, cpu)
-                while (
-                    min(spent.values()) <= 0
-                ):  # a grader that had done its share was replaced, and took its times along
+                # Less than nothing: a grader that had done its share was replaced, and took its times along.
+                while min(spent.values()) <= 0:
                     spent, clocked = await _of_block(processes, side, block, cpu)
                 for what, seconds in spent.items():
                     sums[what][side] += 1000 * seconds / (BLOCKS * rollouts)

@@ -171,29 +171,18 @@ class Observers:
 
 
 def _all(told: Iterable[Callable[..., None]]) -> Callable[..., None]:
-    """One call for all of them: this is done for every call of every rollout."""
-    told = tuple(map(_guarded, told))
-    if len(told) == 1:
-        return told[0]
+    """One call for all of them: this is done for every call of every rollout. A fault of one is logged once, and costs
+    no rollout."""
+    told = tuple(told)
+    faulty: set[Callable[..., None]] = set()
 
     def tell(*what: Any) -> None:
         for tell_one in told:
-            tell_one(*what)
-
-    return tell
-
-
-def _guarded(tell_one: Callable[..., None]) -> Callable[..., None]:
-    """A fault of an observer is logged once, and costs no rollout."""
-    faulty = False
-
-    def tell(*what: Any) -> None:
-        nonlocal faulty
-        try:
-            tell_one(*what)
-        except Exception:
-            if not faulty:
-                log.exception("what happens can't be noted, so metrics or log lack it; rollouts go on")
-            faulty = True
+            try:
+                tell_one(*what)
+            except Exception:
+                if tell_one not in faulty:
+                    log.exception("what happens can't be noted, so metrics or log lack it; rollouts go on")
+                faulty.add(tell_one)
 
     return tell
