@@ -18,7 +18,7 @@ def gc(
     ] = False,
     log_level: flags.LogLevel = "warning",
 ) -> None:
-    """Remove containers, networks, images and process-sandbox folders that are ours and unused.
+    """Remove containers, networks, images and folders of sandboxes and graders that are ours and unused.
 
     What a live process owns stays, whichever command it runs. Servers remove what dead ones left when they start and
     every minute; this does it when none runs, and removes images as well: they are built again when next needed.

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -21,6 +20,7 @@ from typing import Any
 
 from agent_env.sandbox.keeper import descendants
 from agent_env.sandbox.supervision import Keepers, Kept, KeptCommand
+from agent_env.sandbox.temporary import make_folder, remove_folder
 
 START_TIMEOUT = 30.0
 GRACE = 1.0
@@ -81,7 +81,7 @@ class GraderProcess:
         except BaseException as error:
             if kept is not None:
                 await kept.end(0)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove_folder, folder)
             if isinstance(error, TimeoutError | EOFError):
                 raise OSError(f"it was not ready within {START_TIMEOUT:g} s, or ended before") from error
             raise
@@ -138,7 +138,7 @@ class GraderProcess:
         await self._kept.end(0)
         await self._kept.settled()
         # The keeper removes it too; this is for a keeper that somebody killed.
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(remove_folder, self._folder)
 
     async def _send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode()
@@ -206,7 +206,7 @@ def _make_folder(uid: int) -> Path:
     """A folder that the worker's user can reach and in which only `home` is its own."""
     parents = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
     parent = next((path for path in parents if uid < 0 or _reachable(path)), parents[0])
-    folder = Path(tempfile.mkdtemp(prefix="agent-env-grader-", dir=parent))
+    folder = make_folder(parent, "agent-env-grader-")
     folder.chmod(0o711)
     home = folder / "home"
     home.mkdir(mode=0o700)

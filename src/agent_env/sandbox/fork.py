@@ -17,6 +17,7 @@ from typing import Any
 
 from agent_env.bundle.model import Env
 from agent_env.errors import ConfigError, EpisodeFailure, FailureKind
+from agent_env.sandbox import temporary
 from agent_env.sandbox.base import BARE, Prepared, Sandbox, SandboxProvider, SandboxSpec
 from agent_env.sandbox.fork_command import Launch
 from agent_env.sandbox.fork_ground import DockerGround, Ground, ProcessGround, variables
@@ -115,6 +116,7 @@ class Isolating:
     async def reap(self) -> int:
         await asyncio.to_thread(remove_folders_of_the_dead)
         await asyncio.to_thread(remove_journals_of_the_dead)
+        await asyncio.to_thread(temporary.remove_folders_of_the_dead)
         return await self.provider.reap()
 
     async def aclose(self) -> None:

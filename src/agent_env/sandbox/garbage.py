@@ -1,4 +1,4 @@
-"""What of ours nobody uses any more: containers, networks, images, folders of process sandboxes. For `agent-env gc`.
+"""What of ours nobody uses any more: containers, networks, images, folders of sandboxes and graders. For `gc`.
 
 Things of live owners are never touched. An image is in use while any container is made from it, and all of ours are
 while any process of this user works with the daemon; one that goes all the same is built again when it is next needed.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from docker.errors import APIError
 
 from agent_env.errors import AgentEnvError
-from agent_env.sandbox import leftovers
+from agent_env.sandbox import leftovers, temporary
 from agent_env.sandbox.docker_config import OWNER_LABEL
 from agent_env.sandbox.docker_daemon import Client, Daemon, is_gone
 from agent_env.sandbox.docker_reap import remove_left_over
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 class Item(NamedTuple):
     kind: str
-    """`container`, `network`, `image` or `sandbox folder`"""
+    """`container`, `network`, `image`, `sandbox folder` or `grader folder`"""
     name: str
 
 
@@ -66,10 +66,13 @@ async def collect(*, dry_run: bool, label: str | None = None) -> Garbage:
 
 def _folders(dry_run: bool) -> list[Item]:
     found = [*(layout.folder for layout in leftovers.left_over(sandboxes_dir())), *folders_of_the_dead()]
+    graders = temporary.folders_of_the_dead()
     if not dry_run:
         leftovers.reap(sandboxes_dir())
         remove_folders_of_the_dead()
-    return [Item("sandbox folder", str(folder)) for folder in found]
+        temporary.remove_folders_of_the_dead()
+    items = [Item("sandbox folder", str(folder)) for folder in found]
+    return items + [Item("grader folder", str(folder)) for folder in graders]
 
 
 async def _docker(daemon: Daemon, garbage: Garbage, dry_run: bool, label: str | None) -> None:
