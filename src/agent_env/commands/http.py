@@ -49,6 +49,15 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def search_seldom() -> None:
+    """Makes Python's search for cycles cheap for a server that has started. To look through what the libraries made at
+    their import takes a fifth of a second, again and again; and to look after each 700 objects, as is the default, an
+    eighth of a server's processor time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+
+
 @contextmanager
 def ended_by_signals(handle_exit: Callable[[int, None], None]) -> Iterator[None]:
     """SIGINT and SIGTERM end the server inside; unlike uvicorn's own, they don't end the process a second time."""
@@ -75,11 +84,7 @@ def run_app(app: Any, sock: socket.socket, what: str) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
-            # Looking through what the libraries made at their import takes a fifth of a second, again and again; and
-            # looking for cycles after each 700 objects, as Python does, an eighth of a server's processor time.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+            search_seldom()
             if self.started:
                 print(f"{what} at {url_of(sock)}", flush=True)
 

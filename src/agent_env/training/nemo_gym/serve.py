@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 import resource
-import signal
 import socket
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from agent_env.commands import console
-from agent_env.commands.http import bind, url_of
+from agent_env.commands.http import bind, ended_by_signals, search_seldom, url_of
 from agent_env.errors import AgentEnvError, ConfigError
 from agent_env.tokens import read_token, refuse_strangers
 from agent_env.training.nemo_gym.flags import OK, USAGE, Parser, guarded, positive, say, seconds
@@ -79,18 +78,12 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        caught = (signal.SIGINT, signal.SIGTERM)
-        for number in caught:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
+        with ended_by_signals(self.handle_exit):
             yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        search_seldom()
         if self.started and sockets:
             print(f"serving {self._name} at {url_of(sockets[0])}", flush=True)
 
