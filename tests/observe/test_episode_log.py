@@ -253,15 +253,35 @@ async def test_a_disk_that_gets_full_is_one_error_and_counts_what_is_lost(
     ]
 
 
+@pytest.mark.parametrize(("most", "characters"), [(1_000, 0), (200_000, 20_000)])
 def test_what_the_disk_cannot_take_in_time_is_told_once_and_counted_as_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    most: int, characters: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent_env.observe.log.MOST_WAITING", 100_000)
+    monkeypatch.setattr("agent_env.observe.log.MOST_WAITING", most)
     log = EpisodeLog(tmp_path / "e")
     for number in range(25):
-        log.counted(record(number, characters=9_000))
+        log.counted(record(number, characters=characters))
     log.close("the summary")
     told = lines(tmp_path / "e")
     assert log.lost >= 5
     assert len([entry for entry in caplog.records if "its disk is too slow" in entry.getMessage()]) == 1
     assert (told[-1]["lost"], told[-1]["summary"], len(told)) == (log.lost, "the summary", 2 + 25 - log.lost)
+
+
+def test_lines_of_short_and_long_sessions_keep_their_order(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path / "e")
+    for number in range(1, 401):
+        log.counted(record(number, characters=20_000 if number % 3 else 100))
+    log.close()
+    assert [line["n"] for line in lines(tmp_path / "e")[1:-1]] == list(range(1, 401))
+    assert log.lost == 0
+
+
+@pytest.mark.parametrize("characters", [0, 20_000])
+def test_a_record_that_makes_no_line_is_counted_as_lost(characters: int, tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path / "e")
+    log.counted(record(1, characters=characters, calls=(None,)))
+    log.counted(record(2, characters=characters))
+    log.close()
+    told = lines(tmp_path / "e")
+    assert ([line["n"] for line in told[1:-1]], told[-1]["lost"], log.lost) == ([2], 1, 1)
