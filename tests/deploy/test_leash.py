@@ -63,10 +63,10 @@ def test_the_leashs_own_end_ends_the_command_in_order(tmp_path: Path, number: si
 @pytest.mark.integration
 def test_a_nodes_server_serves_with_its_token_until_it_is_stopped(tmp_path: Path) -> None:
     bundle = write_stub_bundle(tmp_path / "stub-v1")
-    server = NodeServer([str(bundle), "--port", "0", "--sandbox", "process", "--warm", "0"], "a-token")
+    server = NodeServer([str(bundle), "--port", "0", "--sandbox", "process", "--warm", "0"], "a-token-of-nodes")
     url = server.start()
     assert httpx.get(f"{url}/capacity", trust_env=False).status_code == 401
-    sent = {"Authorization": "Bearer a-token"}
+    sent = {"Authorization": "Bearer a-token-of-nodes"}
     assert httpx.get(f"{url}/capacity", trust_env=False, headers=sent).json()["places"] == 8
     codes: list[int] = []
     waiting = threading.Thread(target=lambda: codes.append(server.ended()))

@@ -235,8 +235,9 @@ def test_one_file_for_two_servers_is_told_at_the_start(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_gets_full_is_one_error_and_counts_what_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agent_env.observe.log.GATHER_S", 0.05)
     path = tmp_path / "e"
     log = EpisodeLog(path)
     os.dup2(full := os.open("/dev/full", os.O_RDWR), log._file._fd)
